@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace deepinfer {
+
+/// How the next token is chosen. Defaults are the release's; ranges are checked by `validate` (spec/sampling §2.2-2.3).
+struct SamplingParams {
+  float temperature = 1.0f;         ///< [0, 100]; below 1e-5: greedy
+  float top_p = 1.0f;               ///< (0, 1]; 1 is off
+  int64_t top_k = 0;                ///< <= 0 or >= vocabulary: off
+  float min_p = 0.0f;               ///< [0, 1]
+  float repetition_penalty = 1.0f;  ///< (0, 100]
+  float presence_penalty = 0.0f;    ///< [-2, 2]
+  float frequency_penalty = 0.0f;   ///< [-2, 2]
+  uint64_t seed = 0;
+  uint32_t choice_index = 0;        ///< which of `n` choices, part of the noise key
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_token_ids;                 ///< at most 128; held off while fewer than min_tokens were made
+  std::vector<std::pair<int32_t, float>> logit_bias;   ///< at most 1024
+  std::vector<int32_t> allowed_token_ids;              ///< empty: all
+
+  Status validate(int64_t vocab_size) const;
+};
+
+/// Word of the noise stream (spec/sampling §4.2). position: absolute index of the token being drawn.
+enum class NoiseStream : uint32_t { kTarget = 0, kDraft = 1, kAcceptance = 2, kResidual = 3, kSpare = 4 };
+uint32_t noise_word(uint64_t seed, int64_t position, int32_t token_id, NoiseStream stream = NoiseStream::kTarget,
+                    uint32_t choice_index = 0);
+/// -log(E), E = -log1p(-u): what is added to a logit before the argmax.
+float gumbel(uint32_t word);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0.0f;
+  int64_t rank = 0;  ///< 1 + number of strictly greater logits
+};
+
+/// log-softmax of raw logits at `token`, and the `top` largest (ties by id). spec/sampling §2.4.
+TokenLogprob logprob_of(std::span<const float> logits, int32_t token);
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int64_t top);
+
+/// Draws tokens for one sequence. Holds scratch and the token counts that penalties need; results depend on the arguments alone.
+class Sampler {
+ public:
+  Sampler(SamplingParams params, int64_t vocab_size);
+
+  const SamplingParams& params() const { return params_; }
+  /// Tell it the prompt (for the repetition penalty) and each token that was emitted.
+  void add_prompt(std::span<const int32_t> ids);
+  void add_output(int32_t id);
+
+  /// The token at absolute index `position`, from raw fp32 logits [vocab], which are changed in place.
+  /// `mask`, if not empty, is a bitmask of allowed ids, bit v%32 of word v/32 (grammars). NaN logits count as -inf.
+  int32_t sample(std::span<float> logits, int64_t position, std::span<const uint32_t> mask = {});
+
+ private:
+  SamplingParams params_;
+  int64_t vocab_size_;
+  int64_t generated_ = 0;
+  std::vector<std::pair<int32_t, int32_t>> output_counts_;  ///< sorted by id; used when a penalty is on
+  std::vector<int32_t> prompt_ids_;                         ///< sorted, unique; used when the repetition penalty is on
+  std::vector<std::pair<float, int32_t>> scratch_;
+};
+
+}  // namespace deepinfer
