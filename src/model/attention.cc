@@ -1,0 +1,201 @@
+// Attention of one block: queries and window KV, compressor, indexer, the attention itself, output projection
+// (spec/backbone §3.5-3.11).
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/model.h"
+#include "model/step.h"
+
+namespace deepinfer {
+
+void Model::run_attention(Step& step, int64_t layer) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  const int64_t rows = step.rows;
+  // One table for everything in the layer, chosen by its ratio alone (spec §3.4).
+  const RopeRows rotation = c.compress_ratio(layer) > 0 ? step.compressed_rope() : step.plain_rope();
+
+  const LinearOutput low[2] = {{w.wq_a, b.q_low.data()}, {w.wkv, b.kv.data()}};
+  backend_->linear_fp8(b.u.data(), rows, low);
+  backend_->rms_norm(b.q_low.data(), w.q_norm, c.rms_norm_eps, rows, c.q_lora_rank, b.q_low.data());
+  backend_->rms_norm(b.kv.data(), w.kv_norm, c.rms_norm_eps, rows, c.head_dim, b.kv.data());
+  backend_->rope(b.kv.data(), rotation, rows, 1, c.head_dim, false);
+  backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
+  step.observe("window_kv", layer, b.window_kv.data(), rows * c.window_row_bytes());
+  const LinearOutput q{w.wq_b, b.q.data()};
+  backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
+  backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
+
+  int64_t source = -1;  // number of the KV source in the page layout
+  if (c.compress_ratio(layer) > 0) {
+    const auto& ids = c.kv_source_layer_ids;
+    source = std::find(ids.begin(), ids.end(), c.kv_source_of(layer)) - ids.begin();
+    if (c.is_kv_source(layer)) run_compressor(step, layer, source);
+    if (c.is_index_source(layer)) run_indexer(step, layer, source);
+    step.observe("chosen", layer, b.chosen.data(), rows * c.index_topk);
+    step.observe("chosen_count", layer, b.chosen_count.data(), rows);
+  }
+  attend(step, layer, source);
+  commit_window(step, layer);
+
+  backend_->rope(b.o.data(), rotation, rows, c.num_attention_heads, c.head_dim, true);
+  backend_->output_lora(b.o.data(), rows, w.wo_a, c.o_groups, b.o_low.data());
+  const LinearOutput out{w.wo_b, b.out.data()};
+  backend_->linear_fp8(b.o_low.data(), rows, {&out, 1});
+}
+
+void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  const int64_t dim = c.head_dim;
+  const int64_t ratio = c.compress_ratio(layer);
+  int64_t groups = 0;
+  if (ratio == 1) {
+    groups = step.rows;
+    backend_->linear_bf16(b.u.data(), step.rows, w.compressor_wkv, b.latent.data());
+  } else {
+    groups = step.pairs;
+    backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wkv, b.comp_kv.data());
+    backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wgate, b.comp_gate.data());
+    b.pool_kv.clear();
+    b.pool_gate.clear();
+    for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
+      const StepSequence& sequence = step.batch->sequences[s];
+      SequenceState& state = *sequence.state;
+      const int64_t start = state.length();
+      const int64_t end = start + sequence.count;
+      const int64_t row0 = step.first_row[s] - start;
+      for (int64_t p = start / 2 * 2; p < end / 2 * 2; ++p) {
+        // The first half of an open pair came in an earlier step.
+        b.pool_kv.push_back(p < start ? state.tail_kv(source, p) : b.comp_kv.data() + (row0 + p) * dim);
+        b.pool_gate.push_back(p < start ? state.tail_gate(source, p) : b.comp_gate.data() + (row0 + p) * dim);
+      }
+    }
+    backend_->compress_pool(b.pool_kv, b.pool_gate, dim, b.latent.data());
+    for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
+      const StepSequence& sequence = step.batch->sequences[s];
+      SequenceState& state = *sequence.state;
+      const int64_t end = state.length() + sequence.count;
+      const int64_t row0 = step.first_row[s] - state.length();
+      for (int64_t p = std::max(state.length(), end - state.tail_capacity()); p < end; ++p) {
+        std::copy_n(b.comp_kv.data() + (row0 + p) * dim, dim, state.tail_kv(source, p));
+        std::copy_n(b.comp_gate.data() + (row0 + p) * dim, dim, state.tail_gate(source, p));
+      }
+    }
+  }
+  if (groups == 0) return;
+  backend_->rms_norm(b.latent.data(), w.compressor_norm, c.rms_norm_eps, groups, dim, b.latent.data());
+
+  // Index keys come from the latent before it is rotated (spec §3.7).
+  const RopeRows rotation = ratio == 1 ? step.compressed_rope() : step.pair_rope();
+  backend_->linear_bf16(b.latent.data(), groups, w.index_wk, b.index_k.data());
+  backend_->rms_norm(b.index_k.data(), w.index_k_norm, c.rms_norm_eps, groups, c.index_head_dim, b.index_k.data());
+  backend_->rope(b.index_k.data(), rotation, groups, 1, c.index_head_dim, false);
+  backend_->rope(b.latent.data(), rotation, groups, 1, dim, false);
+
+  int64_t group = 0;
+  for (const StepSequence& sequence : step.batch->sequences) {
+    const int64_t first = sequence.state->length() / ratio;
+    const int64_t count = (sequence.state->length() + sequence.count) / ratio - first;
+    backend_->pack_index_keys(b.index_k.data() + group * c.index_head_dim, count, c.index_head_dim, sequence.state->index_rows(source), first);
+    backend_->pack_compressed(b.latent.data() + group * dim, count, dim, sequence.state->main_rows(source), first);
+    group += count;
+  }
+}
+
+void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  const int64_t rows = step.rows;
+  const int64_t ratio = c.compress_ratio(layer);
+  bool must_score = false;
+  int64_t row = 0;
+  for (const StepSequence& sequence : step.batch->sequences) {
+    const PagedRows keys = sequence.state->index_rows(source);
+    for (int64_t i = 0; i < sequence.count; ++i, ++row) {
+      const int64_t visible = (step.positions[static_cast<size_t>(row)] + 1) / ratio;
+      b.index_queries[static_cast<size_t>(row)] = {keys, visible, b.chosen.data() + row * c.index_topk, 0};
+      must_score = must_score || visible > c.index_topk;
+    }
+  }
+  if (must_score) {
+    const LinearOutput q{w.index_wq_b, b.index_q.data()};
+    backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
+    backend_->rope(b.index_q.data(), step.compressed_rope(), rows, c.index_n_heads, c.index_head_dim, false);
+    backend_->round_index_queries(b.index_q.data(), rows * c.index_n_heads, c.index_head_dim);
+    backend_->linear_bf16(b.u.data(), rows, w.index_weights_proj, b.index_weights.data());
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.index_head_dim)) / std::sqrt(static_cast<float>(c.index_n_heads));
+    for (int64_t i = 0; i < rows * c.index_n_heads; ++i) b.index_weights[i] = to_bf16(to_float(b.index_weights[i]) * scale);
+  }
+  IndexSelectArgs args{.q = b.index_q.data(),
+                       .weights = b.index_weights.data(),
+                       .queries = {b.index_queries.data(), static_cast<size_t>(rows)},
+                       .heads = c.index_n_heads,
+                       .dim = c.index_head_dim,
+                       .topk = c.index_topk,
+                       .candidate_blocks = c.candidate_topk_blocks,
+                       .candidate_block_size = c.candidate_block_size,
+                       .candidates = b.candidates.data(),
+                       .candidate_words = step.candidate_words};
+  if (layer == c.candidate_source_layer_id) {
+    args.mode = IndexSelectArgs::Candidates::kBuild;
+  } else if (c.candidate_source_layer_id >= 0 && layer > c.candidate_source_layer_id) {
+    args.mode = IndexSelectArgs::Candidates::kRestrict;
+  }
+  backend_->index_select(args);
+  for (int64_t r = 0; r < rows; ++r) b.chosen_count[r] = b.index_queries[static_cast<size_t>(r)].chosen_count;
+  if (args.mode == IndexSelectArgs::Candidates::kBuild && b.candidates.size() > 0) {
+    step.observe("candidates", layer, b.candidates.data(), rows * step.candidate_words);
+  }
+}
+
+void Model::attend(Step& step, int64_t layer, int64_t source) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  int64_t row = 0;
+  for (const StepSequence& sequence : step.batch->sequences) {
+    SequenceState& state = *sequence.state;
+    const WindowRows window{.ring = state.window_ring(layer),
+                            .capacity = state.window_capacity(),
+                            .fresh = b.window_kv.data() + row * c.window_row_bytes(),
+                            .start = state.length(),
+                            .row_bytes = c.window_row_bytes()};
+    const PagedRows compressed = source >= 0 ? state.main_rows(source) : PagedRows{};
+    for (int64_t i = 0; i < sequence.count; ++i, ++row) {
+      const int64_t position = step.positions[static_cast<size_t>(row)];
+      b.queries[static_cast<size_t>(row)] = {.window = window,
+                                             .window_first = std::max<int64_t>(0, position - c.sliding_window + 1),
+                                             .window_last = position,
+                                             .compressed = compressed,
+                                             .chosen = b.chosen.data() + row * c.index_topk,
+                                             .chosen_count = source >= 0 ? b.chosen_count[row] : 0};
+    }
+  }
+  backend_->sparse_attention({.q = b.q.data(),
+                              .sinks = weights_.blocks[static_cast<size_t>(layer)].attn_sink,
+                              .out = b.o.data(),
+                              .queries = {b.queries.data(), static_cast<size_t>(step.rows)},
+                              .heads = c.num_attention_heads,
+                              .dim = c.head_dim});
+}
+
+void Model::commit_window(Step& step, int64_t layer) {
+  const int64_t bytes = config_.window_row_bytes();
+  for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
+    const StepSequence& sequence = step.batch->sequences[s];
+    SequenceState& state = *sequence.state;
+    const int64_t end = state.length() + sequence.count;
+    uint8_t* ring = state.window_ring(layer);
+    for (int64_t p = std::max(state.length(), end - state.window_capacity()); p < end; ++p) {
+      std::memcpy(ring + p % state.window_capacity() * bytes, step.b->window_kv.data() + (step.first_row[s] + p - state.length()) * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  }
+}
+
+}  // namespace deepinfer

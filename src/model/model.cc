@@ -1,0 +1,325 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "model/step.h"
+
+namespace deepinfer {
+
+Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend, const Options& options)
+    : checkpoint_(std::move(checkpoint)),
+      config_(checkpoint_->config()),
+      compressed_ids_(std::move(compressed_ids)),
+      backend_(backend),
+      options_(options),
+      weights_(bind_weights(*checkpoint_)),
+      layout_(config_),
+      plain_rope_(config_, false),
+      compressed_rope_(config_, true),
+      hash_(config_, config_.engram_layer_ids.empty() ? 0 : compressed_ids_[static_cast<size_t>(config_.engram_pad_token_id)]),
+      heap_pages_(make_heap_pages(layout_.page_bytes)),
+      buffers_(std::make_unique<Buffers>()) {}
+
+Model::~Model() = default;
+
+Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids,
+                                             Backend* backend, const Options& options) {
+  const ModelConfig& c = checkpoint->config();
+  if (options.rollback_slack < 0 || options.rollback_slack > 1 << 16) {
+    return Err(Status::OutOfRange("rollback_slack: {}, allowed are 0..65536", options.rollback_slack));
+  }
+  if (!c.engram_layer_ids.empty()) {
+    if (static_cast<int64_t>(compressed_ids.size()) < c.vocab_size) {
+      // Ids above the tokenizer's cannot come out of it, but the model may sample them: they count as padding.
+      if (static_cast<int64_t>(compressed_ids.size()) <= c.engram_pad_token_id) {
+        return Err(Status::InvalidArgument("{}: the token map has {} ids, engram_pad_token_id is {}", checkpoint->directory(),
+                                           compressed_ids.size(), c.engram_pad_token_id));
+      }
+      compressed_ids.resize(static_cast<size_t>(c.vocab_size), compressed_ids[static_cast<size_t>(c.engram_pad_token_id)]);
+    }
+    const int32_t largest = *std::max_element(compressed_ids.begin(), compressed_ids.end());
+    if (largest + 1 != c.engram_compressed_vocab_size) {
+      return Err(Status::InvalidArgument("{}: the tokenizer gives {} compressed ids, engram_compressed_vocab_size is {}",
+                                         checkpoint->directory(), largest + 1, c.engram_compressed_vocab_size));
+    }
+  }
+  auto model = std::unique_ptr<Model>(new Model(std::move(checkpoint), std::move(compressed_ids), backend, options));
+  for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
+    int64_t sum = 0;
+    for (int64_t prime : model->hash_.primes()[slot]) sum += prime;
+    if (sum > c.engram_num_embeddings[slot]) {
+      return Err(Status::InvalidArgument("config.json: engram_num_embeddings[{}] is {}, the bucket primes add up to {}", slot,
+                                         c.engram_num_embeddings[slot], sum));
+    }
+  }
+  return model;
+}
+
+std::unique_ptr<SequenceState> Model::new_sequence(PageAllocator* pages) {
+  return std::make_unique<SequenceState>(config_, layout_, pages != nullptr ? pages : heap_pages_.get(), options_.rollback_slack);
+}
+
+Status Model::check(const StepBatch& batch) const {
+  const auto rows = static_cast<int64_t>(batch.tokens.size());
+  if (rows == 0) return Status::InvalidArgument("step: no tokens");
+  int64_t counted = 0;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const StepSequence& s = batch.sequences[i];
+    if (s.count < 1) return Status::InvalidArgument("step: sequence {} has {} new tokens", i, s.count);
+    if (s.state->length() + s.count > config_.max_position_embeddings) {
+      return Status::OutOfRange("step: sequence {} would reach {} positions, max_position_embeddings is {}", i,
+                                s.state->length() + s.count, config_.max_position_embeddings);
+    }
+    counted += s.count;
+  }
+  if (counted != rows) return Status::InvalidArgument("step: {} tokens for {} sequence rows", rows, counted);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t id = batch.tokens[static_cast<size_t>(r)];
+    if (id < 0 || id >= config_.vocab_size) {
+      return Status::OutOfRange("step: token {} is {}, the vocabulary has {}", r, id, config_.vocab_size);
+    }
+  }
+  if (!batch.image_mask.empty() && static_cast<int64_t>(batch.image_mask.size()) != rows) {
+    return Status::InvalidArgument("step: image mask of {} rows for {} tokens", batch.image_mask.size(), rows);
+  }
+  if (batch.embeddings.size() != batch.embedding_rows.size() * static_cast<size_t>(config_.hidden_size)) {
+    return Status::InvalidArgument("step: {} embedding values for {} rows of {}", batch.embeddings.size(), batch.embedding_rows.size(),
+                                   config_.hidden_size);
+  }
+  for (std::span<const int32_t> list : {batch.embedding_rows, batch.logit_rows}) {
+    for (int32_t r : list) {
+      if (r < 0 || r >= rows) return Status::OutOfRange("step: row {} of {}", r, rows);
+    }
+  }
+  return Status::Ok();
+}
+
+void Model::prepare(const StepBatch& batch, Step& step) {
+  Buffers& b = *step.b;
+  const ModelConfig& c = config_;
+  const int64_t rows = step.rows;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  b.x.reserve_discard(rows * n * hidden);
+  b.pre.reserve_discard(rows * n);
+  b.next_pre.reserve_discard(rows * n);
+  b.post.reserve_discard(rows * n);
+  b.comb.reserve_discard(rows * n * n);
+  b.u.reserve_discard(rows * hidden);
+  b.out.reserve_discard(rows * hidden);
+  b.q_low.reserve_discard(rows * c.q_lora_rank);
+  b.q.reserve_discard(rows * c.num_attention_heads * c.head_dim);
+  b.o.reserve_discard(rows * c.num_attention_heads * c.head_dim);
+  b.o_low.reserve_discard(rows * c.o_groups * c.o_lora_rank);
+  b.kv.reserve_discard(rows * c.head_dim);
+  b.window_kv.reserve_discard(rows * c.window_row_bytes());
+  b.comp_kv.reserve_discard(rows * c.head_dim);
+  b.comp_gate.reserve_discard(rows * c.head_dim);
+  b.latent.reserve_discard(rows * c.head_dim);
+  b.index_k.reserve_discard(rows * c.index_head_dim);
+  b.index_q.reserve_discard(rows * c.index_n_heads * c.index_head_dim);
+  b.index_weights.reserve_discard(rows * c.index_n_heads);
+  b.chosen.reserve_discard(rows * c.index_topk);
+  b.chosen_count.reserve_discard(rows);
+  b.experts.reserve_discard(rows * c.num_experts_per_tok);
+  b.expert_weights.reserve_discard(rows * c.num_experts_per_tok);
+  b.engram_rows.reserve_discard(rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
+  b.engram_e.reserve_discard(rows * c.engram_columns() * c.engram_head_dim);
+  b.engram_kv.reserve_discard(rows * (n + 1) * hidden);
+  b.tap.reserve_discard(rows * hidden);
+  b.main_hidden.reserve_discard(rows * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size()));
+  const int64_t pairs = c.qk_rope_head_dim / 2;
+  for (AlignedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin, &b.pair_cos, &b.pair_sin}) {
+    t->reserve_discard(rows * pairs);
+  }
+  b.queries.resize(static_cast<size_t>(rows));
+  b.index_queries.resize(static_cast<size_t>(rows));
+
+  step.rope_pairs = pairs;
+  step.positions.reserve(static_cast<size_t>(rows));
+  int64_t row = 0;
+  for (const StepSequence& s : batch.sequences) {
+    step.first_row.push_back(row);
+    std::vector<int32_t>& history = s.state->history();
+    const int64_t start = s.state->length();
+    for (int64_t i = 0; i < s.count; ++i, ++row) {
+      const int64_t position = start + i;
+      step.positions.push_back(position);
+      plain_rope_.fill(position, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
+      compressed_rope_.fill(position, b.compressed_cos.data() + row * pairs, b.compressed_sin.data() + row * pairs);
+      if (c.engram_layer_ids.empty()) continue;
+      const bool image = step.image != nullptr && step.image[row] != 0;
+      history.push_back(image ? EngramHash::kDead : compressed_ids_[static_cast<size_t>(batch.tokens[static_cast<size_t>(row)])]);
+      for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
+        hash_.rows(static_cast<int64_t>(slot), history,
+                   b.engram_rows.data() + (static_cast<int64_t>(slot) * rows + row) * c.engram_columns());
+      }
+    }
+    // A pair is rotated as its first token (spec §3.7).
+    for (int64_t j = start / 2; j < (start + s.count) / 2; ++j, ++step.pairs) {
+      compressed_rope_.fill(2 * j, b.pair_cos.data() + step.pairs * pairs, b.pair_sin.data() + step.pairs * pairs);
+    }
+  }
+  const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
+  const int64_t longest = *std::max_element(step.positions.begin(), step.positions.end()) + 1;
+  step.candidate_words = ((longest + block - 1) / block + 63) / 64;
+  if (c.candidate_source_layer_id >= 0 && (longest + block - 1) / block > c.candidate_topk_blocks) {
+    b.candidates.reserve_discard(rows * step.candidate_words);
+  }
+}
+
+Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer) {
+  DI_RETURN_IF_ERROR(check(batch));
+  for (const StepSequence& s : batch.sequences) DI_RETURN_IF_ERROR(s.state->reserve(s.state->length() + s.count));
+
+  const ModelConfig& c = config_;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  Buffers& b = *buffers_;
+  Step step;
+  step.batch = &batch;
+  step.observer = observer;
+  step.b = &b;
+  step.rows = static_cast<int64_t>(batch.tokens.size());
+  step.image = batch.image_mask.empty() ? nullptr : batch.image_mask.data();
+  prepare(batch, step);
+
+  backend_->embed(batch.tokens, weights_.embed, n, b.x.data());
+  for (size_t i = 0; i < batch.embedding_rows.size(); ++i) {
+    for (int64_t s = 0; s < n; ++s) {
+      std::copy_n(batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden, b.x.data() + (batch.embedding_rows[i] * n + s) * hidden);
+    }
+  }
+  for (int64_t r = 0; r < step.rows; ++r) {
+    for (int64_t s = 0; s < n; ++s) b.pre[r * n + s] = s == 0 ? 1.0f : 0.0f;  // identity pre-mix: stream 0
+  }
+  for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) run_block(step, layer);
+
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  if (wanted > 0) {
+    b.head_x.reserve_discard(wanted * n * hidden);
+    b.head_pre.reserve_discard(wanted * n);
+    b.head_u.reserve_discard(wanted * hidden);
+    b.logits.reserve_discard(wanted * c.vocab_size);
+    for (int64_t i = 0; i < wanted; ++i) {
+      const int64_t r = batch.logit_rows[static_cast<size_t>(i)];
+      std::copy_n(b.x.data() + r * n * hidden, n * hidden, b.head_x.data() + i * n * hidden);
+      std::copy_n(b.pre.data() + r * n, n, b.head_pre.data() + i * n);
+    }
+    backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
+    backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
+    backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.data());
+  }
+  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  StepOutput output;
+  output.logits = {b.logits.data(), static_cast<size_t>(wanted * c.vocab_size)};
+  output.main_hidden = {b.main_hidden.data(), static_cast<size_t>(step.rows * hidden) * c.dspark_target_layer_ids.size()};
+  return output;
+}
+
+void Model::run_block(Step& step, int64_t layer) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  const int64_t rows = step.rows;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  if (step.observer != nullptr) {
+    step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(rows * n * hidden)),
+                                b.pre.span().first(static_cast<size_t>(rows * n)));
+  }
+  if (c.engram_slot(layer) >= 0) run_engram(step, layer);
+
+  const auto& taps = c.dspark_target_layer_ids;
+  if (const auto tap = std::find(taps.begin(), taps.end(), layer); tap != taps.end()) {
+    const auto count = static_cast<int64_t>(taps.size());
+    backend_->stream_mean(b.x.data(), rows, n, hidden, b.tap.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(b.tap.data() + r * hidden, hidden, b.main_hidden.data() + (r * count + (tap - taps.begin())) * hidden);
+    }
+  }
+
+  // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
+  backend_->hyper_mix(w.hc_attn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
+  backend_->hyper_collapse(b.x.data(), b.pre.data(), rows, n, hidden, b.u.data());
+  backend_->rms_norm(b.u.data(), w.attn_norm, c.rms_norm_eps, rows, hidden, b.u.data());
+  run_attention(step, layer);
+  step.observe("attn_out", layer, b.out.data(), rows * hidden);
+  backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
+  std::swap(b.pre, b.next_pre);
+
+  backend_->hyper_mix(w.hc_ffn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
+  backend_->hyper_collapse(b.x.data(), b.pre.data(), rows, n, hidden, b.u.data());
+  backend_->rms_norm(b.u.data(), w.ffn_norm, c.rms_norm_eps, rows, hidden, b.u.data());
+  run_experts(step, layer);
+  step.observe("ffn_out", layer, b.out.data(), rows * hidden);
+  backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
+  std::swap(b.pre, b.next_pre);
+  step.observe("stream", layer, b.x.data(), rows * n * hidden);
+  step.observe("pre", layer, b.pre.data(), rows * n);
+}
+
+void Model::run_engram(Step& step, int64_t layer) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  const int64_t* ids = b.engram_rows.data() + c.engram_slot(layer) * step.rows * c.engram_columns();
+  step.observe("engram_rows", layer, ids, step.rows * c.engram_columns());
+  backend_->engram_gather(w.engram_table, ids, step.rows, c.engram_columns(), b.engram_e.data());
+  const LinearOutput kv{w.engram_wkv, b.engram_kv.data()};
+  backend_->linear_fp8(b.engram_e.data(), step.rows, {&kv, 1});
+  backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows, c.hc_mult,
+                        c.hidden_size, b.x.data());
+  step.observe("engram_out", layer, b.x.data(), step.rows * c.hc_mult * c.hidden_size);
+}
+
+void Model::run_experts(Step& step, int64_t layer) {
+  const ModelConfig& c = config_;
+  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
+  Buffers& b = *step.b;
+  backend_->route({.v = b.u.data(),
+                   .gate = w.gate,
+                   .bias = w.gate_bias,
+                   .bias_vl = w.gate_bias_vl,
+                   .image = step.image,
+                   .topk = c.num_experts_per_tok,
+                   .normalize = c.norm_topk_prob,
+                   .scale = c.routed_scaling_factor,
+                   .temperature = c.gate_temp,
+                   .experts = b.experts.data(),
+                   .weights = b.expert_weights.data()},
+                  step.rows);
+  step.observe("experts", layer, b.experts.data(), step.rows * c.num_experts_per_tok);
+  step.observe("expert_weights", layer, b.expert_weights.data(), step.rows * c.num_experts_per_tok);
+  backend_->experts({.v = b.u.data(),
+                     .experts = b.experts.data(),
+                     .weights = b.expert_weights.data(),
+                     .routed = w.experts,
+                     .shared_w1 = w.shared_w1,
+                     .shared_w2 = w.shared_w2,
+                     .shared_w3 = w.shared_w3,
+                     .topk = c.num_experts_per_tok,
+                     .swiglu_limit = c.swiglu_limit,
+                     .y = b.out.data()},
+                    step.rows);
+}
+
+int64_t Model::active_weight_bytes() const {
+  const auto fp8 = [](const Fp8Weight& w) { return w.out * w.in + (w.out + 31) / 32 * (w.in / 32); };
+  const auto fp4 = [](const Fp4Weight& w) { return w.out * w.in / 2 + w.out * (w.in / 32); };
+  const auto bf = [](const Bf16Weight& w) { return w.out * w.in * 2; };
+  int64_t bytes = bf(weights_.head);
+  for (const BlockWeights& w : weights_.blocks) {
+    for (const Fp8Weight* m : {&w.wq_a, &w.wq_b, &w.wkv, &w.wo_a, &w.wo_b, &w.index_wq_b, &w.shared_w1, &w.shared_w2, &w.shared_w3, &w.engram_wkv}) {
+      bytes += fp8(*m);
+    }
+    for (const Bf16Weight* m : {&w.compressor_wkv, &w.compressor_wgate, &w.index_wk, &w.index_weights_proj, &w.gate}) bytes += bf(*m);
+    const ExpertWeights& e = w.experts.front();
+    bytes += config_.num_experts_per_tok * (fp4(e.w1) + fp4(e.w2) + fp4(e.w3));
+    bytes += 2 * (2 + w.hc_attn.n) * w.hc_attn.n * w.hc_attn.n * w.hc_attn.hidden * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
+}
+
+}  // namespace deepinfer

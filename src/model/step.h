@@ -1,0 +1,72 @@
+#pragma once
+
+// What one forward pass hands from function to function; private to the model.
+
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "model/model.h"
+
+namespace deepinfer {
+
+/// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
+struct Model::Buffers {
+  AlignedBuffer<bf16> x;              ///< [rows, n, hidden] residual streams
+  AlignedBuffer<float> pre;           ///< [rows, n] collapses the stream for the next sublayer
+  AlignedBuffer<float> next_pre, post, comb;
+  AlignedBuffer<bf16> u;              ///< [rows, hidden] normalised input of a sublayer
+  AlignedBuffer<bf16> out;            ///< [rows, hidden] output of a sublayer
+  AlignedBuffer<bf16> q_low;          ///< [rows, q_lora]
+  AlignedBuffer<bf16> q, o;           ///< [rows, heads, head_dim]
+  AlignedBuffer<bf16> o_low;          ///< [rows, groups * lora]
+  AlignedBuffer<bf16> kv;             ///< [rows, head_dim]
+  AlignedBuffer<uint8_t> window_kv;   ///< [rows, window_row_bytes] packed
+  AlignedBuffer<float> comp_kv, comp_gate;  ///< [rows, head_dim]
+  AlignedBuffer<bf16> latent;         ///< [groups, head_dim]
+  AlignedBuffer<bf16> index_k;        ///< [groups, index_head_dim]
+  AlignedBuffer<bf16> index_q;        ///< [rows, index_heads, index_head_dim]
+  AlignedBuffer<bf16> index_weights;  ///< [rows, index_heads]
+  AlignedBuffer<int32_t> chosen;      ///< [rows, index_topk]
+  AlignedBuffer<int64_t> chosen_count;
+  AlignedBuffer<uint64_t> candidates;
+  AlignedBuffer<int32_t> experts;
+  AlignedBuffer<float> expert_weights;
+  AlignedBuffer<int64_t> engram_rows;  ///< [slots, rows, columns]
+  AlignedBuffer<bf16> engram_e, engram_kv;
+  AlignedBuffer<bf16> tap, main_hidden;
+  AlignedBuffer<bf16> head_x, head_u;
+  AlignedBuffer<float> head_pre, logits;
+  // Rotations of the step's rows, and of the groups that complete in it.
+  AlignedBuffer<float> plain_cos, plain_sin, compressed_cos, compressed_sin, pair_cos, pair_sin;
+  std::vector<AttentionQuery> queries;
+  std::vector<IndexQuery> index_queries;
+  std::vector<const float*> pool_kv, pool_gate;
+};
+
+struct Model::Step {
+  const StepBatch* batch = nullptr;
+  StepObserver* observer = nullptr;
+  Buffers* b = nullptr;
+  int64_t rows = 0;
+  const uint8_t* image = nullptr;     ///< [rows] or nullptr
+  std::vector<int64_t> positions;     ///< [rows]
+  std::vector<int64_t> first_row;     ///< [sequences]
+  int64_t pairs = 0;                  ///< groups of ratio 2 that complete in this step, all sequences
+  int64_t candidate_words = 0;
+
+  RopeRows plain_rope() const;
+  RopeRows compressed_rope() const;
+  RopeRows pair_rope() const;
+  int64_t rope_pairs = 0;
+
+  template <typename T>
+  void observe(std::string_view name, int64_t layer, const T* data, int64_t count) const {
+    if (observer != nullptr) observer->value(name, layer, std::span<const T>(data, static_cast<size_t>(count)));
+  }
+};
+
+inline RopeRows Model::Step::plain_rope() const { return {b->plain_cos.data(), b->plain_sin.data(), rope_pairs}; }
+inline RopeRows Model::Step::compressed_rope() const { return {b->compressed_cos.data(), b->compressed_sin.data(), rope_pairs}; }
+inline RopeRows Model::Step::pair_rope() const { return {b->pair_cos.data(), b->pair_sin.data(), rope_pairs}; }
+
+}  // namespace deepinfer

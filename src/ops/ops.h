@@ -1,0 +1,250 @@
+#pragma once
+
+// The operator contracts: what a device has to compute, one operator per named step of spec/backbone. Shapes are row-major;
+// "rows" are the new tokens of a step. Rounding points are part of the contract (profile R of the spec, §6): where a comment
+// says bf16 the value is rounded to nearest even there, everything else is fp32. A row's result depends on that row alone,
+// with one order of summation whatever the number of rows, so results are bitwise independent of batch, chunking and threads.
+//
+// Sizes are checked when the model is built; operators only check invariants.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/scalar_types.h"
+#include "base/thread_pool.h"
+
+namespace deepinfer {
+
+/// Dense FP8 matrix: values [out, in] E4M3, scales [ceil(out/32), in/32] E8M0, one per 32x32 tile.
+struct Fp8Weight {
+  const uint8_t* values = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t out = 0;
+  int64_t in = 0;
+};
+
+/// Expert FP4 matrix: codes [out, in/2] two E2M1 a byte (low nibble first), scales [out, in/32] E8M0.
+struct Fp4Weight {
+  const uint8_t* codes = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t out = 0;
+  int64_t in = 0;
+};
+
+struct Bf16Weight {
+  const bf16* values = nullptr;  ///< [out, in]
+  int64_t out = 0;
+  int64_t in = 0;
+};
+
+/// One matrix of several that share an input.
+struct LinearOutput {
+  Fp8Weight weight;
+  bf16* y = nullptr;  ///< [rows, weight.out]
+};
+
+/// Hyper-connection coefficients of one site (spec §3.2).
+struct HyperMixWeights {
+  const float* fn = nullptr;     ///< [(2 + n) * n, n * hidden]
+  const float* base = nullptr;   ///< [(2 + n) * n]
+  const float* scale = nullptr;  ///< [3]: pre, post, comb
+  int64_t n = 0;                 ///< streams
+  int64_t hidden = 0;
+  int64_t sinkhorn_iters = 0;
+  float eps = 0;                 ///< hc_eps
+  float rms_eps = 0;
+};
+
+/// Rotation of each row: cos and sin [rows, pairs], pairs adjacent, over the last 2*pairs dims (spec §3.4).
+struct RopeRows {
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int64_t pairs = 0;
+};
+
+/// Rows of a paged cache: row j lies at pages[j / rows_per_page] + offset + (j % rows_per_page) * row_bytes.
+struct PagedRows {
+  uint8_t* const* pages = nullptr;
+  int64_t rows_per_page = 0;
+  int64_t offset = 0;
+  int64_t row_bytes = 0;
+
+  uint8_t* row(int64_t j) const { return pages[j / rows_per_page] + offset + (j % rows_per_page) * row_bytes; }
+};
+
+/// Window rows of one sequence as one step sees them: positions below `start` are in the ring (slot = position % capacity),
+/// positions from `start` on are the step's own rows, not yet in the ring (spec §3.13: the write is deferred).
+struct WindowRows {
+  const uint8_t* ring = nullptr;
+  int64_t capacity = 0;
+  const uint8_t* fresh = nullptr;
+  int64_t start = 0;
+  int64_t row_bytes = 0;
+
+  const uint8_t* row(int64_t position) const {
+    return position >= start ? fresh + (position - start) * row_bytes : ring + (position % capacity) * row_bytes;
+  }
+};
+
+/// Keys that one query attends to.
+struct AttentionQuery {
+  WindowRows window;
+  int64_t window_first = 0;         ///< first visible position
+  int64_t window_last = 0;          ///< last visible position, the query's own
+  PagedRows compressed;             ///< rows of the KV source; unused when chosen_count is 0
+  const int32_t* chosen = nullptr;  ///< ascending row numbers
+  int64_t chosen_count = 0;
+};
+
+/// spec §3.10. Keys are values. Window first, then chosen rows, both ascending.
+struct SparseAttentionArgs {
+  const bf16* q = nullptr;  ///< [rows, heads, dim]
+  const float* sinks = nullptr;  ///< [heads]
+  bf16* out = nullptr;      ///< [rows, heads, dim]
+  std::span<const AttentionQuery> queries;
+  int64_t heads = 0;
+  int64_t dim = 0;
+};
+
+/// One query of the indexer (spec §3.8, §3.9).
+struct IndexQuery {
+  PagedRows keys;             ///< packed FP4 index keys of the query's own KV source
+  int64_t visible = 0;        ///< rows that the query may use
+  int32_t* chosen = nullptr;  ///< out: ascending rows, room for min(topk, visible)
+  int64_t chosen_count = 0;   ///< out: min(topk, visible)
+};
+
+struct IndexSelectArgs {
+  const bf16* q = nullptr;        ///< [rows, heads, dim], on the FP4 grid
+  const bf16* weights = nullptr;  ///< [rows, heads], already scaled
+  std::span<IndexQuery> queries;
+  int64_t heads = 0;
+  int64_t dim = 0;
+  int64_t topk = 0;
+  /// Two-level choice. kBuild: also keep the best blocks of each row in `candidates`; kRestrict: choose inside them only.
+  enum class Candidates : uint8_t { kNone, kBuild, kRestrict } mode = Candidates::kNone;
+  int64_t candidate_blocks = 0;
+  int64_t candidate_block_size = 0;
+  uint64_t* candidates = nullptr;       ///< [rows, candidate_words] bit per block
+  int64_t candidate_words = 0;
+};
+
+/// Router (spec §4, steps 1-4).
+struct RouteArgs {
+  const bf16* v = nullptr;         ///< [rows, gate.in]
+  Bf16Weight gate;                 ///< [experts, hidden]
+  const float* bias = nullptr;     ///< [experts], text
+  const float* bias_vl = nullptr;  ///< [experts], rows inside an image span
+  const uint8_t* image = nullptr;  ///< [rows] 1 inside an image span; nullptr: all text
+  int64_t topk = 0;
+  bool normalize = true;
+  float scale = 1.0f;
+  float temperature = 1.0f;
+  int32_t* experts = nullptr;      ///< out [rows, topk], best first; equal scores: lower id first
+  float* weights = nullptr;        ///< out [rows, topk]
+};
+
+struct ExpertWeights {
+  Fp4Weight w1, w2, w3;
+};
+
+/// Experts (spec §4, steps 5-6).
+struct ExpertsArgs {
+  const bf16* v = nullptr;             ///< [rows, hidden]
+  const int32_t* experts = nullptr;    ///< [rows, topk]
+  const float* weights = nullptr;      ///< [rows, topk]
+  std::span<const ExpertWeights> routed;
+  Fp8Weight shared_w1, shared_w2, shared_w3;
+  int64_t topk = 0;
+  float swiglu_limit = 0;
+  bf16* y = nullptr;                   ///< [rows, hidden]
+};
+
+struct EngramTable {
+  const uint8_t* values = nullptr;  ///< [rows, dim] E4M3
+  const uint8_t* scales = nullptr;  ///< [rows, dim / 32] E8M0
+  int64_t rows = 0;
+  int64_t dim = 0;
+};
+
+/// A device. Buffers are the caller's; a backend keeps scratch of its own that grows to the largest step and stays.
+/// One caller at a time.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
+  virtual std::string name() const = 0;
+
+  /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
+  virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
+
+  /// pre, post [rows, n], comb [rows, n, n] (source stream is the row) from x [rows, n, hidden]. spec §3.2.
+  virtual void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) = 0;
+  /// y [rows, hidden] = bf16(sum_s pre[s] x[s]).
+  virtual void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) = 0;
+  /// x[j] <- bf16(post[j] o + sum_i comb[i][j] x[i]), in place.
+  virtual void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x) = 0;
+  /// y [rows, hidden] = bf16(mean over streams): what DSpark taps. dspark.md §3.1.
+  virtual void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) = 0;
+
+  /// y = bf16(w * (x * rsqrt(mean(x^2) + eps))); y may be x. spec §3.3.
+  virtual void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) = 0;
+
+  /// y = bf16(W fp8(x)): the input is quantised to E4M3 in groups of 32 once for all outputs. spec §6.1.
+  virtual void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) = 0;
+  /// y [rows, out] = bf16(W x), bf16 inputs.
+  virtual void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) = 0;
+  /// y [rows, out] = W x in fp32, bf16 inputs (products are exact): compressor of ratio 2, head. spec §3.7, §3.12.
+  virtual void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) = 0;
+  /// y [rows, groups * lora]: group g of wo_a (rows g*lora..) times group g of o [rows, groups * in]; input not quantised,
+  /// weights dequantised to bf16 (exact). spec §3.11.
+  virtual void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) = 0;
+
+  /// Rotates the last 2*pairs dims of x [rows, heads, dim] in place, bf16 result; inverse: the conjugate. spec §3.4.
+  virtual void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) = 0;
+
+  /// Packed window rows [rows, dim + dim/32] of x [rows, dim]: E4M3 values, then E8M0 scales. spec §6.2.
+  virtual void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) = 0;
+  /// Packs row r of x [rows, dim] into row first + r of the cache: E2M1 codes, then E4M3 scales per 16. spec §6.3.
+  virtual void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) = 0;
+  /// The same for index keys: E2M1 codes, then E8M0 scales per 32.
+  virtual void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) = 0;
+  /// x [rows, dim] onto the FP4 grid with E8M0 scales per 32, in place (index queries).
+  virtual void round_index_queries(bf16* x, int64_t rows, int64_t dim) = 0;
+
+  /// latent [groups, dim] = bf16(softmax over the pair, per channel, of gates, times values). Row 2j of kv and gate is the first
+  /// of pair j; kv, gate [2 * groups] pointers to fp32 rows of dim. spec §3.7.
+  virtual void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) = 0;
+
+  /// spec §3.8, §3.9: scores rounded as profile R does. Queries that see no more than topk rows take all of them; q and weights
+  /// are not read where all do.
+  virtual void index_select(const IndexSelectArgs& args) = 0;
+  /// spec §3.10.
+  virtual void sparse_attention(const SparseAttentionArgs& args) = 0;
+
+  virtual void route(const RouteArgs& args, int64_t rows) = 0;
+  virtual void experts(const ExpertsArgs& args, int64_t rows) = 0;
+
+  /// e [rows, columns * dim] = bf16 values of table rows ids [rows, columns]. spec §5.4 step 1.
+  virtual void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) = 0;
+  /// x[s] <- bf16(x[s] + g_s value), with kv [rows, (n + 1) * hidden]: n keys, then the value. Rows inside an image span keep x.
+  /// spec §5.4 steps 3-6.
+  virtual void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
+                           int64_t n, int64_t hidden, bf16* x) = 0;
+
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+ protected:
+  Backend() = default;
+};
+
+/// The executable spec: plain loops in the order of the text, rounding where DeepSeek's code rounds.
+std::unique_ptr<Backend> make_reference_backend(ThreadPool* pool);
+/// The fast one. Kernels are chosen by what the processor has; DEEPINFER_CPU_KERNELS=portable|avx512-bf16 overrides.
+std::unique_ptr<Backend> make_cpu_backend(ThreadPool* pool);
+
+}  // namespace deepinfer
