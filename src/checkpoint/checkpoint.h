@@ -53,7 +53,9 @@ enum class VerifyLevel {
 };
 
 /// A checkpoint directory: config.json, safetensors (one file, or shards with an index), tokenizer.json beside them.
-/// Opening maps the files and checks them against the catalogue; no weight is copied or read.
+/// Opening maps the files and checks them against the catalogue. No weight is copied, except where a file holds a tensor at an
+/// address that its element type does not allow (the format does not promise alignment): TensorView::data is always aligned to
+/// the element type. Thread-safe once open.
 class Checkpoint {
  public:
   struct Options {
@@ -62,15 +64,17 @@ class Checkpoint {
     std::function<void(int64_t done, int64_t total)> progress;
   };
 
-  /// The first mismatch is the error. Use `Inspect` for all of them.
+  /// The first mismatch is the error. Use `inspect_checkpoint` (inspect.h) for all of them.
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory, const Options& options);
   static Result<std::shared_ptr<const Checkpoint>> Open(const std::string& directory) { return Open(directory, Options{}); }
 
   const std::string& directory() const;
   const ModelConfig& config() const;
-  /// The tensor of that name, or nullptr.
+  /// The tensor of that (canonical) name, or nullptr; only tensors of the catalogue are known.
   const TensorView* find(std::string_view name) const;
   int64_t total_bytes() const;
+  /// What is odd but harmless: tensors that the config does not imply, or that the index does not list. At most 100.
+  const std::vector<std::string>& warnings() const;
 
   ~Checkpoint();
 
