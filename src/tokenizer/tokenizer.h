@@ -34,6 +34,8 @@ class Tokenizer {
 
   /// Bytes of one token: an ordinary token's bytes, an added token's literal text. Empty for an id without a token.
   std::string_view token_bytes(int32_t id) const;
+  /// One token as the file spells it: an ordinary token in the byte alphabet ("Ġthe"), an added token's literal text.
+  std::string token_string(int32_t id) const;
   /// Concatenated bytes; invalid UTF-8 replaced by U+FFFD.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
