@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -8,6 +10,13 @@
 #include "base/status.h"
 
 namespace deepinfer {
+
+inline constexpr float kGreedyTemperature = 1e-5f;  ///< below it: greedy
+inline constexpr uint32_t kMaxChoiceIndex = (1u << 24) - 1;
+inline constexpr int64_t kMaxMinTokens = std::numeric_limits<int32_t>::max();
+inline constexpr size_t kMaxStopTokenIds = 128;
+inline constexpr size_t kMaxLogitBias = 1024;
+inline constexpr size_t kMaxAllowedTokenIds = 1024;
 
 /// How the next token is chosen. Defaults are the release's; ranges are checked by `validate` (spec/sampling §2.2-2.3).
 struct SamplingParams {
@@ -19,12 +28,13 @@ struct SamplingParams {
   float presence_penalty = 0.0f;    ///< [-2, 2]
   float frequency_penalty = 0.0f;   ///< [-2, 2]
   uint64_t seed = 0;
-  uint32_t choice_index = 0;        ///< which of `n` choices, part of the noise key
+  uint32_t choice_index = 0;  ///< which of `n` choices, part of the noise key
   int64_t min_tokens = 0;
-  std::vector<int32_t> stop_token_ids;                 ///< at most 128; held off while fewer than min_tokens were made
-  std::vector<std::pair<int32_t, float>> logit_bias;   ///< at most 1024
-  std::vector<int32_t> allowed_token_ids;              ///< empty: all
+  std::vector<int32_t> stop_token_ids;  ///< at most 128, EOS among them; held off while fewer than min_tokens were made
+  std::vector<std::pair<int32_t, float>> logit_bias;  ///< at most 1024, each in [-100, 100]; equal ids add up
+  std::vector<int32_t> allowed_token_ids;             ///< at most 1024; empty: all
 
+  /// The first field outside its limits, with its value and the limit.
   Status validate(int64_t vocab_size) const;
 };
 
@@ -32,6 +42,14 @@ struct SamplingParams {
 enum class NoiseStream : uint32_t { kTarget = 0, kDraft = 1, kAcceptance = 2, kResidual = 3, kSpare = 4 };
 uint32_t noise_word(uint64_t seed, int64_t position, int32_t token_id, NoiseStream stream = NoiseStream::kTarget,
                     uint32_t choice_index = 0);
+/// Counter and key of the four words that tokens token_id & ~3 ... token_id | 3 share.
+inline std::array<uint32_t, 4> noise_counter(int32_t token_id, int64_t position, NoiseStream stream, uint32_t choice_index) {
+  return {static_cast<uint32_t>(token_id) >> 2, static_cast<uint32_t>(position),
+          static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), static_cast<uint32_t>(stream) | choice_index << 8};
+}
+inline std::array<uint32_t, 2> noise_key(uint64_t seed) {
+  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+}
 /// -log(E), E = -log1p(-u): what is added to a logit before the argmax.
 float gumbel(uint32_t word);
 
@@ -46,26 +64,42 @@ TokenLogprob logprob_of(std::span<const float> logits, int32_t token);
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int64_t top);
 
 /// Draws tokens for one sequence. Holds scratch and the token counts that penalties need; results depend on the arguments alone.
+/// `sample`, `add_output` and `remove_output` never allocate. One thread at a time.
 class Sampler {
  public:
+  /// `params` must have passed `validate(vocab_size)`.
   Sampler(SamplingParams params, int64_t vocab_size);
 
   const SamplingParams& params() const { return params_; }
   /// Tell it the prompt (for the repetition penalty) and each token that was emitted.
   void add_prompt(std::span<const int32_t> ids);
   void add_output(int32_t id);
+  /// Takes back one add_output(id): a draft that was not accepted.
+  void remove_output(int32_t id);
 
   /// The token at absolute index `position`, from raw fp32 logits [vocab], which are changed in place.
   /// `mask`, if not empty, is a bitmask of allowed ids, bit v%32 of word v/32 (grammars). NaN logits count as -inf.
+  ///
+  /// Where constraints exclude each other the grammar wins: allowed_token_ids without a token of the mask are ignored, and stop
+  /// tokens are not held off when nothing else is left. If no allowed token has a logit above -inf (a broken row), the lowest
+  /// allowed id is taken; an all-zero mask, which no live grammar gives, yields token 0.
   int32_t sample(std::span<float> logits, int64_t position, std::span<const uint32_t> mask = {});
 
  private:
+  bool counts_outputs() const;
+  bool allowed_meets(std::span<const uint32_t> mask) const;
+  void apply_allowed(std::span<float> logits, std::span<const uint32_t> mask);
+  void hold_stops(std::span<float> logits);
+  void apply_penalties(std::span<float> logits) const;
+  int32_t fallback(std::span<const uint32_t> mask) const;
+
   SamplingParams params_;
   int64_t vocab_size_;
   int64_t generated_ = 0;
   std::vector<std::pair<int32_t, int32_t>> output_counts_;  ///< sorted by id; used when a penalty is on
   std::vector<int32_t> prompt_ids_;                         ///< sorted, unique; used when the repetition penalty is on
-  std::vector<std::pair<float, int32_t>> scratch_;
+  std::vector<std::pair<float, int32_t>> scratch_;          ///< candidates of the filters
+  std::vector<float> saved_;                                ///< logits set aside by apply_allowed and hold_stops
 };
 
 }  // namespace deepinfer
