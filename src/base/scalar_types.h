@@ -31,8 +31,8 @@ inline float round_bf16(float x) { return to_float(to_bf16(x)); }
 
 inline constexpr float kE4m3Max = 448.0f;
 inline constexpr float kE2m1Max = 6.0f;
-inline constexpr int kScaleGroup = 32;        ///< columns that share an E8M0 scale; also the tile edge of dense FP8 weights
-inline constexpr int kCacheScaleGroup = 16;   ///< columns of a compressed KV row that share an E4M3 scale
+inline constexpr int kScaleGroup = 32;       ///< columns that share an E8M0 scale; also the tile edge of dense FP8 weights
+inline constexpr int kCacheScaleGroup = 16;  ///< columns of a compressed KV row that share an E4M3 scale
 
 /// Values of all 256 E4M3 (e4m3fn) bytes; 0x7f and 0xff are NaN.
 extern const std::array<float, 256> kE4m3Values;

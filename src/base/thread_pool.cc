@@ -95,8 +95,7 @@ void ThreadPool::run(int64_t chunks, FunctionRef<void(int64_t, int)> fn) {
 
 void ThreadPool::run_ranges(int64_t n, int64_t grain, FunctionRef<void(int64_t, int64_t, int)> fn) {
   DI_CHECK(grain >= 1, "grain = {}", grain);
-  run((n + grain - 1) / grain,
-      [&](int64_t chunk, int thread) { fn(chunk * grain, std::min(n, (chunk + 1) * grain), thread); });
+  run((n + grain - 1) / grain, [&](int64_t chunk, int thread) { fn(chunk * grain, std::min(n, (chunk + 1) * grain), thread); });
 }
 
 int available_threads() {

@@ -26,8 +26,8 @@ struct ModelConfig {
   float swiglu_limit = 10.0f;
   float rms_norm_eps = 1e-20f;
   int64_t max_position_embeddings = 0;
-  float rope_theta = 10000.0f;           ///< layers with compress ratio 0
-  float compress_rope_theta = 160000.0f; ///< layers with compress ratio > 0, with YaRN
+  float rope_theta = 10000.0f;            ///< layers with compress ratio 0
+  float compress_rope_theta = 160000.0f;  ///< layers with compress ratio > 0, with YaRN
   float rope_factor = 1.0f;
   float beta_fast = 32.0f;
   float beta_slow = 1.0f;
@@ -38,14 +38,14 @@ struct ModelConfig {
   bool norm_topk_prob = true;
   float routed_scaling_factor = 1.0f;
   float gate_temp = 1.0f;
-  int64_t sliding_window = 0;                  ///< keys a query sees, its own included
-  std::vector<int64_t> compress_ratios;        ///< one per layer, draft stages included
-  std::vector<int64_t> kv_source_layer_ids;    ///< ascending
-  std::vector<int64_t> index_source_layer_ids; ///< ascending; contains every KV source
+  int64_t sliding_window = 0;                   ///< keys a query sees, its own included
+  std::vector<int64_t> compress_ratios;         ///< one per layer, draft stages included
+  std::vector<int64_t> kv_source_layer_ids;     ///< ascending
+  std::vector<int64_t> index_source_layer_ids;  ///< ascending; contains every KV source
   int64_t index_n_heads = 0;
   int64_t index_head_dim = 0;
   int64_t index_topk = 0;
-  int64_t candidate_source_layer_id = -1;      ///< -1: no two-level choice
+  int64_t candidate_source_layer_id = -1;  ///< -1: no two-level choice
   int64_t candidate_topk_blocks = 0;
   int64_t candidate_block_size = 0;
   int64_t hc_mult = 0;
@@ -54,12 +54,12 @@ struct ModelConfig {
   std::vector<int64_t> engram_layer_ids;
   std::vector<int64_t> engram_num_embeddings;  ///< table rows per Engram layer
   int64_t engram_max_ngram_size = 0;
-  int64_t engram_vocab_size = 0;               ///< where the prime search starts
+  int64_t engram_vocab_size = 0;  ///< where the prime search starts
   int64_t engram_n_heads = 0;
   int64_t engram_head_dim = 0;
   int64_t engram_pad_token_id = 0;
   int64_t engram_compressed_vocab_size = 0;
-  int64_t num_nextn_predict_layers = 0;        ///< DSpark stages
+  int64_t num_nextn_predict_layers = 0;  ///< DSpark stages
   int64_t dspark_block_size = 0;
   int64_t dspark_noise_token_id = 0;
   std::vector<int64_t> dspark_target_layer_ids;

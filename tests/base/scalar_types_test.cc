@@ -63,8 +63,8 @@ TEST(ScalarTypes, E8m0) {
 
 // spec/backbone §12.1.
 TEST(ScalarTypes, QuantiserVectors) {
-  const std::vector<float> x = {0,     0.050048828125f,   -0.30078125f,   0.75f, 1.25f,  -1.75f, 2.5f,   3.5f,
-                                -5,    0.01300048828125f, -0.8984375f,    6,     -7.25f, 10,     -0.25f, 0.00099945068359375f};
+  const std::vector<float> x = {0,  0.050048828125f,   -0.30078125f, 0.75f, 1.25f,  -1.75f, 2.5f,   3.5f,
+                                -5, 0.01300048828125f, -0.8984375f,  6,     -7.25f, 10,     -0.25f, 0.00099945068359375f};
   float amax = 0;
   for (float v : x) amax = std::fmax(amax, std::fabs(v));
 
@@ -76,8 +76,8 @@ TEST(ScalarTypes, QuantiserVectors) {
   EXPECT_EQ(index_scale, 128);
   const uint8_t act_scale = fp8_group_scale(amax);
   EXPECT_EQ(act_scale, 122);
-  const std::vector<float> act = {0,  .05078125f, -.3125f, .75f, 1.25f, -1.75f, 2.5f,  3.5f,
-                                  -5, .0126953125f, -.875f, 6,   -7,    10,     -.25f, .0009765625f};
+  const std::vector<float> act = {0,  .05078125f,   -.3125f, .75f, 1.25f, -1.75f, 2.5f,  3.5f,
+                                  -5, .0126953125f, -.875f,  6,    -7,    10,     -.25f, .0009765625f};
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(float_to_e2m1(x[i] / e4m3_to_float(cache_scale)), cache_codes[i]) << i;
     EXPECT_EQ(float_to_e2m1(x[i] / e8m0_to_float(index_scale)), index_codes[i]) << i;

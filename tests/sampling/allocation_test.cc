@@ -1,4 +1,5 @@
-// Counts what the whole test program allocates, so it has a file of its own.
+// Counts what the whole test program allocates, so it has a file of its own. Sanitizers bring their own operator new, which pairs
+// with their own delete; replacing a part of them would be reported as a mismatch, so there is nothing to count there.
 
 #include <gtest/gtest.h>
 
@@ -10,10 +11,17 @@
 
 #include "sampling/sampler.h"
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DI_COUNTS_ALLOCATIONS 0
+#else
+#define DI_COUNTS_ALLOCATIONS 1
+#endif
+
 namespace {
 std::atomic<int64_t> allocations{0};
 }  // namespace
 
+#if DI_COUNTS_ALLOCATIONS
 void* operator new(size_t size) {
   ++allocations;
   if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
@@ -21,11 +29,13 @@ void* operator new(size_t size) {
 }
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
+#endif
 
 namespace deepinfer {
 namespace {
 
 TEST(Sampler, DoesNotAllocateAfterConstruction) {
+  if (DI_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "sanitizers have their own operator new";
   constexpr int64_t kVocab = 5000;
   SamplingParams plain;
   SamplingParams greedy;

@@ -21,7 +21,8 @@ std::string shared_dir() {
 
 std::string make_temp_dir(const std::string& name) {
   static std::atomic<int> counter{0};
-  const fs::path path = fs::temp_directory_path() / ("deepinfer-" + name + "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+  const fs::path path =
+      fs::temp_directory_path() / ("deepinfer-" + name + "-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
   fs::remove_all(path);
   fs::create_directories(path);
   return path.string();
