@@ -22,6 +22,12 @@ constexpr int64_t kRowsPerChunk = 32;  // of weights, in products
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
+double product(bf16 a, bf16 b) { return static_cast<double>(to_float(a)) * static_cast<double>(to_float(b)); }
+
+float rsqrt_mean(double square_sum, int64_t count, float eps) {
+  return 1.0f / std::sqrt(static_cast<float>(square_sum) / static_cast<float>(count) + eps);
+}
+
 float silu(float x) { return x / (1.0f + std::exp(-x)); }
 
 // spec §4 step 5; a and b come from bf16.
@@ -87,15 +93,15 @@ class ReferenceBackend final : public Backend {
     const int64_t width = n * w.hidden;
     pool_->run(rows, [&](int64_t r, int) {
       const bf16* v = x + r * width;
-      float square = 0;
-      for (int64_t i = 0; i < width; ++i) square += to_float(v[i]) * to_float(v[i]);
-      const float scale = 1.0f / std::sqrt(square / static_cast<float>(width) + w.rms_eps);
+      double square = 0;
+      for (int64_t i = 0; i < width; ++i) square += product(v[i], v[i]);
+      const float scale = rsqrt_mean(square, width, w.rms_eps);
       std::vector<float> m(static_cast<size_t>((2 + n) * n));
       for (size_t o = 0; o < m.size(); ++o) {
         const float* fn = w.fn + static_cast<int64_t>(o) * width;
-        float sum = 0;
-        for (int64_t i = 0; i < width; ++i) sum += fn[i] * to_float(v[i]);
-        m[o] = sum * scale;
+        double sum = 0;
+        for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(fn[i]) * static_cast<double>(to_float(v[i]));
+        m[o] = static_cast<float>(sum) * scale;
       }
       for (int64_t i = 0; i < n; ++i) {
         pre[r * n + i] = sigmoid(m[static_cast<size_t>(i)] * w.scale[0] + w.base[i]) + w.eps;
@@ -143,9 +149,9 @@ class ReferenceBackend final : public Backend {
 
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override {
     for (int64_t r = 0; r < rows; ++r) {
-      float square = 0;
-      for (int64_t i = 0; i < dim; ++i) square += to_float(x[r * dim + i]) * to_float(x[r * dim + i]);
-      const float scale = 1.0f / std::sqrt(square / static_cast<float>(dim) + eps);
+      double square = 0;
+      for (int64_t i = 0; i < dim; ++i) square += product(x[r * dim + i], x[r * dim + i]);
+      const float scale = rsqrt_mean(square, dim, eps);
       for (int64_t i = 0; i < dim; ++i) y[r * dim + i] = to_bf16(to_float(w[i]) * (to_float(x[r * dim + i]) * scale));
     }
   }
@@ -253,15 +259,15 @@ class ReferenceBackend final : public Backend {
       std::vector<float> key(static_cast<size_t>(args.dim));
       for (int64_t j = 0; j < query.visible; ++j) {
         unpack_index_key(query.keys.row(j), args.dim, key.data());
-        float sum = 0;
+        double sum = 0;
         for (int64_t h = 0; h < args.heads; ++h) {
           const bf16* q = args.q + (r * args.heads + h) * args.dim;
-          float dot = 0;
-          for (int64_t i = 0; i < args.dim; ++i) dot += to_float(q[i]) * key[static_cast<size_t>(i)];
-          const float relu = std::max(round_bf16(dot), 0.0f);
-          sum += round_bf16(relu * to_float(args.weights[r * args.heads + h]));
+          double dot = 0;
+          for (int64_t i = 0; i < args.dim; ++i) dot += static_cast<double>(to_float(q[i])) * static_cast<double>(key[static_cast<size_t>(i)]);
+          const float relu = std::max(round_bf16(static_cast<float>(dot)), 0.0f);
+          sum += static_cast<double>(round_bf16(relu * to_float(args.weights[r * args.heads + h])));
         }
-        scores[static_cast<size_t>(j)] = round_bf16(sum);
+        scores[static_cast<size_t>(j)] = round_bf16(static_cast<float>(sum));
       }
       std::vector<uint64_t> keys;
       uint64_t* bits = args.candidates + r * args.candidate_words;
@@ -289,26 +295,30 @@ class ReferenceBackend final : public Backend {
         unpack_compressed(query.compressed.row(query.chosen[i]), args.dim, kv.data() + (window + i) * args.dim);
       }
       std::vector<float> p(static_cast<size_t>(count));
-      std::vector<float> o(static_cast<size_t>(args.dim));
+      std::vector<double> o(static_cast<size_t>(args.dim));
       for (int64_t h = 0; h < args.heads; ++h) {
         const bf16* q = args.q + (r * args.heads + h) * args.dim;
         float top = -1e30f;
         for (int64_t i = 0; i < count; ++i) {
-          float dot = 0;
-          for (int64_t d = 0; d < args.dim; ++d) dot += to_float(q[d]) * kv[static_cast<size_t>(i * args.dim + d)];
-          p[static_cast<size_t>(i)] = dot * scale;
+          double dot = 0;
+          for (int64_t d = 0; d < args.dim; ++d) {
+            dot += static_cast<double>(to_float(q[d])) * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
+          }
+          p[static_cast<size_t>(i)] = static_cast<float>(dot) * scale;
           top = std::max(top, p[static_cast<size_t>(i)]);
         }
-        float total = 0;
-        std::fill(o.begin(), o.end(), 0.0f);
+        double total = 0;
+        std::fill(o.begin(), o.end(), 0.0);
         for (int64_t i = 0; i < count; ++i) {
           const float e = std::exp(p[static_cast<size_t>(i)] - top);
-          total += e;
-          const float rounded = round_bf16(e);
-          for (int64_t d = 0; d < args.dim; ++d) o[static_cast<size_t>(d)] += rounded * kv[static_cast<size_t>(i * args.dim + d)];
+          total += static_cast<double>(e);
+          const double rounded = round_bf16(e);
+          for (int64_t d = 0; d < args.dim; ++d) o[static_cast<size_t>(d)] += rounded * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
         }
-        total += std::exp(args.sinks[h] - top);
-        for (int64_t d = 0; d < args.dim; ++d) args.out[(r * args.heads + h) * args.dim + d] = to_bf16(o[static_cast<size_t>(d)] / total);
+        const float sum = static_cast<float>(total) + std::exp(args.sinks[h] - top);
+        for (int64_t d = 0; d < args.dim; ++d) {
+          args.out[(r * args.heads + h) * args.dim + d] = to_bf16(static_cast<float>(o[static_cast<size_t>(d)]) / sum);
+        }
       }
     });
   }
@@ -391,18 +401,17 @@ class ReferenceBackend final : public Backend {
       for (int64_t s = 0; s < n; ++s) {
         const bf16* key = kv + (r * (n + 1) + s) * hidden;
         bf16* stream = x + (r * n + s) * hidden;
-        float dot = 0;
-        float xx = 0;
-        float kk = 0;
+        double sum = 0;
+        double xx = 0;
+        double kk = 0;
         for (int64_t d = 0; d < hidden; ++d) {
-          const float xv = to_float(stream[d]);
-          const float kvv = to_float(key[d]);
-          dot += xv * (to_float(q_weight[s * hidden + d]) * to_float(k_weight[s * hidden + d])) * kvv;
-          xx += xv * xv;
-          kk += kvv * kvv;
+          const float weight = to_float(q_weight[s * hidden + d]) * to_float(k_weight[s * hidden + d]);
+          sum += static_cast<double>(to_float(stream[d]) * weight) * static_cast<double>(to_float(key[d]));
+          xx += product(stream[d], stream[d]);
+          kk += product(key[d], key[d]);
         }
-        const auto width = static_cast<float>(hidden);
-        dot = dot * (1.0f / std::sqrt(xx / width + eps) * (1.0f / std::sqrt(kk / width + eps))) * (1.0f / std::sqrt(width));
+        const float norm = rsqrt_mean(xx, hidden, eps) * rsqrt_mean(kk, hidden, eps);
+        const float dot = static_cast<float>(sum) * norm * (1.0f / std::sqrt(static_cast<float>(hidden)));
         const float g = sigmoid(std::copysign(std::sqrt(std::max(std::fabs(dot), 1e-6f)), dot));
         for (int64_t d = 0; d < hidden; ++d) stream[d] = to_bf16(to_float(stream[d]) + g * to_float(value[d]));
       }

@@ -6,21 +6,16 @@
 namespace deepinfer::reference {
 namespace {
 
-// acc[r] += w * x[k][r], k ascending; partial sums of a group of 32 are scaled before they join the total (spec §6.1).
-template <typename WeightAt, typename ScaleAt>
-void multiply_grouped(int64_t k, const Inputs& x, WeightAt weight, ScaleAt scale, float* y) {
-  std::vector<float> group(static_cast<size_t>(x.rows));
-  std::fill_n(y, x.rows, 0.0f);
-  for (int64_t g = 0; g < k; g += kScaleGroup) {
-    std::fill(group.begin(), group.end(), 0.0f);
-    for (int64_t i = g; i < g + kScaleGroup; ++i) {
-      const float w = weight(i);
-      const float* row = x.values.data() + i * x.rows;
-      for (int64_t r = 0; r < x.rows; ++r) group[static_cast<size_t>(r)] += w * row[r];
-    }
-    const float s = scale(g / kScaleGroup);
-    for (int64_t r = 0; r < x.rows; ++r) y[r] += s * group[static_cast<size_t>(r)];
+// y[r] = sum over k of weight(k) * x[k][r], k ascending.
+template <typename WeightAt>
+void multiply(int64_t k, const Inputs& x, WeightAt weight, float* y) {
+  std::vector<double> sum(static_cast<size_t>(x.rows), 0.0);
+  for (int64_t i = 0; i < k; ++i) {
+    const double w = weight(i);
+    const float* row = x.values.data() + i * x.rows;
+    for (int64_t r = 0; r < x.rows; ++r) sum[static_cast<size_t>(r)] += w * static_cast<double>(row[r]);
   }
+  for (int64_t r = 0; r < x.rows; ++r) y[r] = static_cast<float>(sum[static_cast<size_t>(r)]);
 }
 
 template <typename Load>
@@ -65,8 +60,7 @@ void multiply_fp8(const Fp8Weight& w, const Inputs& x, int64_t begin, int64_t en
   for (int64_t o = begin; o < end; ++o) {
     const uint8_t* values = w.values + o * w.in;
     const uint8_t* scales = w.scales + o / kScaleGroup * (w.in / kScaleGroup);
-    multiply_grouped(w.in, x, [&](int64_t i) { return e4m3_to_float(values[i]); },
-                     [&](int64_t g) { return e8m0_to_float(scales[g]); }, y + (o - begin) * x.rows);
+    multiply(w.in, x, [&](int64_t i) { return e4m3_to_float(values[i]) * e8m0_to_float(scales[i / kScaleGroup]); }, y + (o - begin) * x.rows);
   }
 }
 
@@ -74,22 +68,19 @@ void multiply_fp4(const Fp4Weight& w, const Inputs& x, int64_t begin, int64_t en
   for (int64_t o = begin; o < end; ++o) {
     const uint8_t* codes = w.codes + o * (w.in / 2);
     const uint8_t* scales = w.scales + o * (w.in / kScaleGroup);
-    multiply_grouped(w.in, x,
-                     [&](int64_t i) { return e2m1_to_float(static_cast<uint8_t>((i & 1) != 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15)); },
-                     [&](int64_t g) { return e8m0_to_float(scales[g]); }, y + (o - begin) * x.rows);
+    multiply(w.in, x,
+             [&](int64_t i) {
+               const auto code = static_cast<uint8_t>((i & 1) != 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15);
+               return e2m1_to_float(code) * e8m0_to_float(scales[i / kScaleGroup]);
+             },
+             y + (o - begin) * x.rows);
   }
 }
 
 void multiply_bf16(const Bf16Weight& w, const Inputs& x, int64_t begin, int64_t end, float* y) {
   for (int64_t o = begin; o < end; ++o) {
     const bf16* values = w.values + o * w.in;
-    float* out = y + (o - begin) * x.rows;
-    std::fill_n(out, x.rows, 0.0f);
-    for (int64_t i = 0; i < w.in; ++i) {
-      const float v = to_float(values[i]);
-      const float* row = x.values.data() + i * x.rows;
-      for (int64_t r = 0; r < x.rows; ++r) out[r] += v * row[r];
-    }
+    multiply(w.in, x, [&](int64_t i) { return to_float(values[i]); }, y + (o - begin) * x.rows);
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// Matrix products of the reference backend. Every output is one chain of fp32 additions in K order; only the loop over rows,
-// whose results don't meet, is left to the compiler to vectorise.
+// Matrix products of the reference backend. Every output is one chain of additions in K order, in double precision, rounded to
+// fp32 once: what every order of an fp32 sum approximates. Only the loop over rows, whose results don't meet, is left to the
+// compiler to vectorise.
 
 #include <cstdint>
 #include <vector>

@@ -1,0 +1,54 @@
+#include "testing/golden_file.h"
+
+#include <cmath>
+#include <stdexcept>
+
+#include "checkpoint/safetensors.h"
+
+namespace deepinfer::testing {
+
+GoldenFile::GoldenFile(const std::string& path) {
+  auto file = MappedFile::Open(path);
+  if (!file) throw std::runtime_error(file.error().message());
+  file_ = std::move(*file);
+  auto header = parse_safetensors(file_.bytes(), path);
+  if (!header) throw std::runtime_error(header.error().message());
+  for (const SafetensorsEntry& e : header->entries) tensors_[e.name] = {e.shape, file_.data() + e.offset, e.bytes};
+}
+
+const GoldenFile::Tensor& GoldenFile::at(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) throw std::runtime_error("golden file has no " + name);
+  return it->second;
+}
+
+std::span<const float> GoldenFile::f32(const std::string& name) const {
+  const Tensor& t = at(name);
+  return {reinterpret_cast<const float*>(t.data), static_cast<size_t>(t.bytes) / sizeof(float)};
+}
+
+std::span<const int32_t> GoldenFile::i32(const std::string& name) const {
+  const Tensor& t = at(name);
+  return {reinterpret_cast<const int32_t*>(t.data), static_cast<size_t>(t.bytes) / sizeof(int32_t)};
+}
+
+std::span<const uint8_t> GoldenFile::u8(const std::string& name) const {
+  const Tensor& t = at(name);
+  return {reinterpret_cast<const uint8_t*>(t.data), static_cast<size_t>(t.bytes)};
+}
+
+int64_t GoldenFile::dim(const std::string& name, size_t axis) const { return at(name).shape.at(axis); }
+
+double relative_l2(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return std::nan("");
+  double error = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double d = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    error += d * d;
+    norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return error == 0 ? 0 : std::sqrt(error / norm);
+}
+
+}  // namespace deepinfer::testing
