@@ -133,34 +133,52 @@ Fill fill_scales(double code_rms, double std, uint64_t seed) {
   };
 }
 
-/// mean + std x normal, as bf16 or fp32. `add` gives a further mean per element index.
 template <typename T>
-Fill fill_normal(float mean, float std, uint64_t seed, std::function<float(int64_t)> add = nullptr) {
-  return [=, rng = Xorshift(seed)](int64_t offset, std::span<std::byte> out) mutable {
-    const auto& table = normal_table();
+T convert(float x) {
+  if constexpr (sizeof(T) == 2) {
+    return to_bf16(x);
+  } else {
+    return x;
+  }
+}
+
+/// mean + std x normal, as bf16 or fp32.
+template <typename T>
+Fill fill_normal(float mean, float std, uint64_t seed) {
+  std::vector<T> values;
+  for (const float z : normal_table()) values.push_back(convert<T>(mean + std * z));
+  return [values = std::move(values), rng = Xorshift(seed)](int64_t, std::span<std::byte> out) mutable {
+    const T* table = values.data();
+    std::byte* to = out.data();
     const size_t count = out.size() / sizeof(T);
-    for (size_t i = 0; i < count;) {
-      uint64_t r = rng.next();
-      for (size_t b = 0; b < 4 && i < count; ++b, ++i, r >>= 16) {
-        float x = mean + std * table[r & 4095];
-        if (add) x += add(offset / static_cast<int64_t>(sizeof(T)) + static_cast<int64_t>(i));
-        if constexpr (sizeof(T) == 2) {
-          const bf16 rounded = to_bf16(x);
-          std::memcpy(out.data() + 2 * i, &rounded, 2);
-        } else {
-          std::memcpy(out.data() + 4 * i, &x, 4);
-        }
-      }
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4, to += 4 * sizeof(T)) {
+      const uint64_t r = rng.next();
+      const T four[4] = {table[r & 4095], table[(r >> 16) & 4095], table[(r >> 32) & 4095], table[(r >> 48) & 4095]};
+      std::memcpy(to, four, sizeof(four));
     }
+    for (uint64_t r = rng.next(); i < count; ++i, r >>= 16, to += sizeof(T)) std::memcpy(to, &table[r & 4095], sizeof(T));
     return Status::Ok();
   };
 }
 
-/// The base of the hyper-connection mixes as training starts with: `pre` about 1/m each, `comb` near the identity.
+/// Mean of entry i of the hyper-connection base, as training starts with: `pre` about 1/m each, `comb` near the identity.
 float hc_base(int64_t m, int64_t i) {
   if (i < m) return m > 1 ? -std::log(static_cast<float>(m - 1)) : 0.0f;
   const int64_t comb = i - 2 * m;
   return comb >= 0 && comb / m == comb % m ? 3.0f : 0.0f;
+}
+
+/// hc_base plus a little noise, for the copies must differ to be of use. A few dozen values.
+Fill fill_hc_base(int64_t m, uint64_t seed) {
+  return [m, rng = Xorshift(seed)](int64_t offset, std::span<std::byte> out) mutable {
+    for (size_t at = 0; at + 4 <= out.size(); at += 4) {
+      const int64_t i = (offset + static_cast<int64_t>(at)) / 4;
+      const float x = hc_base(m, i) + 0.1f * normal_table()[rng.next() & 4095];
+      std::memcpy(out.data() + at, &x, 4);
+    }
+    return Status::Ok();
+  };
 }
 
 struct Moments {
@@ -173,7 +191,6 @@ Moments float_moments(const CatalogueEntry& e) {
   const auto fan_in = [&] { return 1.0f / std::sqrt(static_cast<float>(e.shape.back())); };
   if (name.ends_with("attn_sink")) return {0.0f, 0.0f};
   if (name.ends_with("hc_attn_scale") || name.ends_with("hc_ffn_scale")) return {0.1f, 0.0f};
-  if (name.ends_with("_base")) return {0.0f, 0.1f};
   if (name.ends_with("bias") || name.ends_with("bias_vl")) return {0.0f, 0.01f};
   if (name.ends_with("q_weight") || name.ends_with("k_weight")) return {1.0f, 0.05f};
   if (name == "embed.weight" || name.starts_with("image_")) return {0.0f, 1.0f};
@@ -197,17 +214,10 @@ Result<Fill> fill_of(const ModelConfig& config, const CatalogueEntry& e, uint64_
       const bool fp4 = e.group == "experts" || e.group == "draft_experts";
       return fill_scales(fp4 ? e2m1_table().rms : e4m3_table().rms, scale_std(e), seed);
     }
-    case DType::kBF16: {
-      const Moments m = float_moments(e);
-      return fill_normal<bf16>(m.mean, m.std, seed);
-    }
-    case DType::kF32: {
-      const Moments m = float_moments(e);
-      if (e.name.ends_with("_base")) {
-        return fill_normal<float>(m.mean, m.std, seed, [mult = config.hc_mult](int64_t i) { return hc_base(mult, i); });
-      }
-      return fill_normal<float>(m.mean, m.std, seed);
-    }
+    case DType::kBF16: return fill_normal<bf16>(float_moments(e).mean, float_moments(e).std, seed);
+    case DType::kF32:
+      if (e.name.ends_with("_base")) return fill_hc_base(config.hc_mult, seed);
+      return fill_normal<float>(float_moments(e).mean, float_moments(e).std, seed);
     default: return Err(Status::Internal("{}: no random fill for {}", e.name, dtype_name(e.dtype)));
   }
 }
@@ -230,6 +240,13 @@ Status write_random_checkpoint(const ModelConfig& config, const std::string& con
   if (error) return Status::InvalidArgument("{}: cannot create: {}", directory, error.message());
 
   const std::vector<CatalogueEntry> catalogue = make_catalogue(config);
+  DI_ASSIGN_OR_RETURN(const ModelConfig described, ModelConfig::Parse(config_json_text, "config_json_text"));
+  const auto same = [](const CatalogueEntry& a, const CatalogueEntry& b) { return a.name == b.name && a.shape == b.shape; };
+  const std::vector<CatalogueEntry> other = make_catalogue(described);
+  if (!std::equal(catalogue.begin(), catalogue.end(), other.begin(), other.end(), same)) {
+    return Status::InvalidArgument("config_json_text describes other tensors than the config");
+  }
+
   std::vector<std::vector<const CatalogueEntry*>> shards(1);
   int64_t total = 0, in_shard = 0;
   for (const CatalogueEntry& e : catalogue) {

@@ -111,6 +111,29 @@ TEST(ModelConfig, EveryErrorNamesItsField) {
   EXPECT_GT(cases, 120);
 }
 
+TEST(ModelConfig, FlatErrors) {
+  struct Case {
+    const char* field;
+    const char* value;
+    const char* words;
+  };
+  for (const Case& c : {Case{"dim", "-", "dim is missing"}, Case{"kv_source_layers", "-", "kv_source_layers is missing"},
+                        Case{"dtype", "\"bf16\"", "dtype is \"bf16\""}, Case{"dtype", "-", "dtype is missing"},
+                        Case{"expert_dtype", "-", "expert_dtype is missing"}, Case{"model_type", "\"deepseek_v4\"", "model_type"},
+                        Case{"vision_dim", "-", "vision_dim is missing"}, Case{"window_size", "0", "sliding_window is 0"},
+                        Case{"score_func", "\"sigmoid\"", "scoring_func is \"sigmoid\""}}) {
+    std::ifstream file(data("released_config_flat.json"));
+    Json json = Json::parse(file);
+    if (std::string(c.value) == "-") {
+      json.erase(c.field);
+    } else {
+      json[c.field] = Json::parse(c.value);
+    }
+    const std::string error = error_of(json.dump());
+    EXPECT_NE(error.find(c.words), std::string::npos) << c.field << ": " << error;
+  }
+}
+
 TEST(ModelConfig, ToleratedForms) {
   Json json = released_json();
   json["text_config"]["compress_ratios"].erase(json["text_config"]["compress_ratios"].end() - 3,

@@ -111,6 +111,8 @@ TEST(RandomCheckpoint, RefusesBadOptions) {
   Fixture f = config_of(testing::source_dir() + "/tests/data/micro_config.json");
   EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::make_temp_dir("random"), {.seed = 1, .shard_bytes = 0}).ok());
   EXPECT_FALSE(write_random_checkpoint(f.config, f.text, "/proc/none/such").ok());
+  const Fixture nano = config_of(testing::nano_dir() + "/config.json");
+  EXPECT_FALSE(write_random_checkpoint(f.config, nano.text, testing::make_temp_dir("random")).ok());
   f.config.hidden_size = 33;
   EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::make_temp_dir("random")).ok());
 }
