@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/temp_dir.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -63,7 +64,7 @@ TEST(Catalogue, ReleasedHeaderParses) {
   }
   json += "}";
   const uint64_t length = json.size();
-  const std::string path = testing::make_temp_dir("released") + "/model.safetensors";
+  const std::string path = testing::scratch_dir("released") + "/model.safetensors";
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(&length), 8) << json;
   std::error_code error;
   std::filesystem::resize_file(path, 8 + length + static_cast<uint64_t>(at), error);

@@ -12,6 +12,7 @@
 #include "checkpoint/inspect.h"
 #include "checkpoint/random_checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/temp_dir.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -36,7 +37,7 @@ std::string config_text() {
 /// The tensors of a sound micro checkpoint.
 const Tensors& sound_tensors() {
   static const Tensors kTensors = [] {
-    const std::string directory = testing::make_temp_dir("micro");
+    const std::string directory = testing::scratch_dir("micro");
     const auto config = ModelConfig::Parse(config_text(), "micro");
     EXPECT_TRUE(config.has_value()) << config.error().message();
     EXPECT_TRUE(write_random_checkpoint(*config, config_text(), directory).ok());
@@ -66,7 +67,7 @@ void write_shard(const std::string& path, std::span<const StoredTensor> tensors)
 
 /// One model.safetensors beside config.json.
 std::string single_file(const Tensors& tensors) {
-  const std::string directory = testing::make_temp_dir("single");
+  const std::string directory = testing::scratch_dir("single");
   write_text(directory + "/config.json", config_text());
   write_shard(directory + "/model.safetensors", tensors);
   return directory;
@@ -74,7 +75,7 @@ std::string single_file(const Tensors& tensors) {
 
 /// Two shards with an index, which `edit` may spoil.
 std::string sharded(const Tensors& tensors, const std::function<void(nlohmann::json&)>& edit = nullptr) {
-  const std::string directory = testing::make_temp_dir("sharded");
+  const std::string directory = testing::scratch_dir("sharded");
   write_text(directory + "/config.json", config_text());
   const std::span<const StoredTensor> all(tensors);
   nlohmann::json index;
@@ -261,7 +262,7 @@ TEST(Open, BadIndexes) {
 
 TEST(Open, MissingAndTruncatedFiles) {
   EXPECT_HAS(open_error("/no/such/directory"), "config.json: no such file");
-  std::string directory = testing::make_temp_dir("empty");
+  std::string directory = testing::scratch_dir("empty");
   EXPECT_HAS(open_error(directory), "config.json: no such file");
   write_text(directory + "/config.json", config_text());
   EXPECT_HAS(open_error(directory), "model.safetensors: no such file");
@@ -323,7 +324,7 @@ TEST(Inspect, BrokenShardDoesNotHideTheOther) {
 }
 
 TEST(Inspect, ReleasedPlanFromConfigAlone) {
-  const std::string directory = testing::make_temp_dir("plan");
+  const std::string directory = testing::scratch_dir("plan");
   fs::copy_file(testing::source_dir() + "/tests/data/released_config.json", directory + "/config.json");
   const auto inspection = inspect_checkpoint(directory);
   ASSERT_TRUE(inspection.has_value()) << inspection.error().message();

@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <cstring>
 
 #include "base/mapped_file.h"
 #include "base/scalar_types.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/temp_dir.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -57,7 +58,7 @@ double expert_std(const Checkpoint& c, const std::string& name) {
 
 TEST(RandomCheckpoint, RoundTrip) {
   const Fixture f = config_of(testing::nano_dir() + "/config.json");
-  const std::string directory = testing::make_temp_dir("random");
+  const std::string directory = testing::scratch_dir("random");
   ASSERT_TRUE(write_random_checkpoint(f.config, f.text, directory, {.seed = 3, .shard_bytes = 5 << 20}).ok());
   Checkpoint::Options full;
   full.verify = VerifyLevel::kFull;
@@ -91,8 +92,8 @@ TEST(RandomCheckpoint, RoundTrip) {
 
 TEST(RandomCheckpoint, BytesDoNotDependOnSharding) {
   const Fixture f = config_of(testing::source_dir() + "/tests/data/micro_config.json");
-  const std::string one = testing::make_temp_dir("random"), many = testing::make_temp_dir("random"),
-                    other = testing::make_temp_dir("random");
+  const std::string one = testing::scratch_dir("random"), many = testing::scratch_dir("random"),
+                    other = testing::scratch_dir("random");
   ASSERT_TRUE(write_random_checkpoint(f.config, f.text, one).ok());
   ASSERT_TRUE(write_random_checkpoint(f.config, f.text, many, {.seed = 1, .shard_bytes = 20000}).ok());
   ASSERT_TRUE(write_random_checkpoint(f.config, f.text, other, {.seed = 2}).ok());
@@ -109,12 +110,12 @@ TEST(RandomCheckpoint, BytesDoNotDependOnSharding) {
 
 TEST(RandomCheckpoint, RefusesBadOptions) {
   Fixture f = config_of(testing::source_dir() + "/tests/data/micro_config.json");
-  EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::make_temp_dir("random"), {.seed = 1, .shard_bytes = 0}).ok());
+  EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::scratch_dir("random"), {.seed = 1, .shard_bytes = 0}).ok());
   EXPECT_FALSE(write_random_checkpoint(f.config, f.text, "/proc/none/such").ok());
   const Fixture nano = config_of(testing::nano_dir() + "/config.json");
-  EXPECT_FALSE(write_random_checkpoint(f.config, nano.text, testing::make_temp_dir("random")).ok());
+  EXPECT_FALSE(write_random_checkpoint(f.config, nano.text, testing::scratch_dir("random")).ok());
   f.config.hidden_size = 33;
-  EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::make_temp_dir("random")).ok());
+  EXPECT_FALSE(write_random_checkpoint(f.config, f.text, testing::scratch_dir("random")).ok());
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 
 #include <cstring>
 #include <fstream>
-#include <numeric>
 #include <random>
 
 #include "base/mapped_file.h"
+#include "checkpoint/temp_dir.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -162,7 +162,7 @@ TEST(Safetensors, RandomByteFlipsNeverCrash) {
 }
 
 TEST(Safetensors, WriterRoundTrip) {
-  const std::string path = testing::make_temp_dir("safetensors") + "/t.safetensors";
+  const std::string path = testing::scratch_dir("safetensors") + "/t.safetensors";
   // 9 MB crosses several write chunks; names need escaping.
   const std::vector<int64_t> big = {3, 1 << 20, 3};
   std::vector<SafetensorsWrite> writes;
@@ -194,7 +194,7 @@ TEST(Safetensors, WriterRoundTrip) {
 }
 
 TEST(Safetensors, WriterReportsFailures) {
-  const std::string directory = testing::make_temp_dir("safetensors");
+  const std::string directory = testing::scratch_dir("safetensors");
   const SafetensorsWrite bad{"a", DType::kU8, {3}, [](int64_t, std::span<std::byte>) { return Status::Internal("no bytes"); }};
   const Status failed = write_safetensors(directory + "/t.safetensors", {&bad, 1});
   EXPECT_NE(failed.message().find("no bytes"), std::string::npos);
