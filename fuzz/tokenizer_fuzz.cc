@@ -2,6 +2,7 @@
 // models/nano, relative to the working folder or to the source tree).
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
