@@ -36,17 +36,17 @@ TEST(EngramTokenMapTest, Normalises) {
   EXPECT_EQ(engram_normalise("ÉCOLE"), "ecole");
   EXPECT_EQ(engram_normalise("ﬁ"), "fi");
   EXPECT_EQ(engram_normalise("Å①Ａ"), "a1a");
-  EXPECT_EQ(engram_normalise("İ"), "i");     // decomposes before it is lowered
+  EXPECT_EQ(engram_normalise("İ"), "i");      // decomposes before it is lowered
   EXPECT_EQ(engram_normalise("ΣΑΣ"), "σασ");  // no final sigma: one character at a time
   EXPECT_EQ(engram_normalise("ẞ"), "ß");
   EXPECT_EQ(engram_normalise("한"), "\u1112\u1161\u11ab");
   EXPECT_EQ(engram_normalise(" "), " ");
   EXPECT_EQ(engram_normalise(" \t\r\n "), " ");
-  EXPECT_EQ(engram_normalise("\u00a0"), " ");        // NFKC makes it a blank
-  EXPECT_EQ(engram_normalise("\u2028"), "");         // white, but not squeezed: stripped
+  EXPECT_EQ(engram_normalise("\u00a0"), " ");  // NFKC makes it a blank
+  EXPECT_EQ(engram_normalise("\u2028"), "");   // white, but not squeezed: stripped
   EXPECT_EQ(engram_normalise("a \t\n b  "), "a b");
   EXPECT_EQ(engram_normalise("\u0301"), "");
-  EXPECT_EQ(engram_normalise("\x1c"), "\x1c");       // not White_Space
+  EXPECT_EQ(engram_normalise("\x1c"), "\x1c");  // not White_Space
   EXPECT_EQ(engram_normalise("\ue000x"), " x");
   EXPECT_EQ(engram_normalise(""), "");
 }

@@ -63,8 +63,13 @@ std::shared_ptr<const Tokenizer> official_tokenizer(const std::string& version) 
   nlohmann::json added = nlohmann::json::array();
   for (const auto& [id, content] : added_tokens(version)) {
     const bool special = id <= 2 || (version == "v4" && id == 128799);
-    added.push_back({{"id", id}, {"content", content}, {"single_word", false}, {"lstrip", false}, {"rstrip", false},
-                     {"normalized", !special}, {"special", special}});
+    added.push_back({{"id", id},
+                     {"content", content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", !special},
+                     {"special", special}});
   }
   DI_CHECK(added.size() == 1283, "{} added tokens", added.size());
   file["added_tokens"] = std::move(added);

@@ -125,7 +125,9 @@ class Literal {
 };
 
 TEST(PreTokenizerTest, EqualsTheStagesTakenLiterally) {
-  const std::u32string alphabet = U"aZé\u0301\u0300 \t\n\r\u0085\u00a0\u3000\x1c\x00x.-!'_$｜。・中文アの\u3040\u3099は한ع1٣²Ⅷ\ufeff\u200d\U0001F600\U000E0001";
+  const std::u32string alphabet =
+      U"aZé\u0301\u0300 "
+      U"\t\n\r\u0085\u00a0\u3000\x1c\x00x.-!'_$｜。・中文アの\u3040\u3099は한ع1٣²Ⅷ\ufeff\u200d\U0001F600\U000E0001";
   uint64_t state = 42;
   const auto random = [&state](size_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -153,10 +155,12 @@ TEST(PreTokenizerTest, RecognisesBothSpellingsOfThePatterns) {
   EXPECT_EQ(recognise_split(R"(\p{N}{1,3})"), 0);
   EXPECT_EQ(recognise_split("[一-龥\u3040-ゟ゠-ヿ]+"), 1);
   const std::string head = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^";
-  EXPECT_EQ(recognise_split(head + "\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"), 2);
-  EXPECT_EQ(recognise_split(
-                R"([!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
-            2);
+  EXPECT_EQ(
+      recognise_split(head + "\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"), 2);
+  EXPECT_EQ(
+      recognise_split(
+          R"([!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"),
+      2);
   EXPECT_EQ(recognise_split(R"(\p{N}{1,2})"), -1);
   EXPECT_EQ(recognise_split(""), -1);
   EXPECT_EQ(recognise_split("\\"), -1);

@@ -108,14 +108,15 @@ TEST(TokenizerFileTest, TooLarge) {
 }
 
 TEST(TokenizerFileTest, IdsOutOfRange) {
-  for (const char* id : {"-1", "1048576", "2147483648", "4294967296", "9223372036854775808", "-9223372036854775808",
-                         "18446744073709551615"}) {
+  for (const char* id :
+       {"-1", "1048576", "2147483648", "4294967296", "9223372036854775808", "-9223372036854775808", "18446744073709551615"}) {
     expect_error(fmt::format("{{\"model\":{{\"vocab\":{{\"a\":{}}}}}}}", id), "an id is in [0, 1048576)");
   }
   for (const char* id : {"1.5", "1e3", "\"1\"", "null", "true", "18446744073709551616"}) {
     expect_error(fmt::format("{{\"model\":{{\"vocab\":{{\"a\":{}}}}}}}", id), "model.vocab[\"a\"] is not an integer");
   }
-  for (const json& id : {json(-1), json(1 << 20), json(int64_t{1} << 31), json(uint64_t{1} << 63), json(1.5), json("1"), json()}) {
+  for (const json& id :
+       {json(-1), json(1 << 20), json(int64_t{1} << 31), json(uint64_t{1} << 63), json(1.5), json("1"), json()}) {
     expect_change_rejected([&](json& f) { f["added_tokens"][3]["id"] = id; }, "added_tokens[3].id = ");
   }
   expect_change_rejected([](json& f) { f["added_tokens"][3].erase("id"); }, "added_tokens[3].id = missing");

@@ -68,7 +68,8 @@ TEST(TokenizerTest, OfficialFacts) {
   }
   EXPECT_EQ(tokenizer->encode("<｜User｜>"), (Ids{30, 28217, 6756, 28217, 32}));
   EXPECT_EQ(tokenizer->encode("<think>"), (Ids{30, 37947, 32}));
-  EXPECT_EQ(tokenizer->encode_with_added_tokens("<｜place▁holder▁no▁79｜><|place_holder_mm_span_0442|>"), (Ids{128079, 129268 + 11}));
+  EXPECT_EQ(tokenizer->encode_with_added_tokens("<｜place▁holder▁no▁79｜><|place_holder_mm_span_0442|>"),
+            (Ids{128079, 129268 + 11}));
   // skip_special keeps what the file does not flag as special, <｜System｜> among them (spec/protocol §1).
   EXPECT_EQ(tokenizer->decode(Ids{0, 128799, 19923, 1}, /*skip_special=*/true), "<｜System｜>Hello");
   EXPECT_EQ(testing::official_tokenizer("v4")->decode(Ids{0, 128799, 19923, 1}, true), "Hello");
@@ -128,13 +129,13 @@ TEST(TokenizerTest, InvalidUtf8BecomesReplacementCharacters) {
   const std::pair<std::string, std::string> cases[] = {
       {"\xFF", r},
       {"a\x80z", "a" + r + "z"},
-      {"\xE4\xB8", r},                          // unfinished: one
+      {"\xE4\xB8", r},  // unfinished: one
       {"\xE4\xB8q", r + "q"},
-      {"\xE0\x80\x80", r + r + r},              // overlong: each byte
-      {"\xED\xA0\x80", r + r + r},              // a surrogate
+      {"\xE0\x80\x80", r + r + r},  // overlong: each byte
+      {"\xED\xA0\x80", r + r + r},  // a surrogate
       {"\xF0\x9F\x98", r},
       {"\xF0\x9F\x98\xF0\x9F\x98\x80", r + "😀"},
-      {"\xF4\x90\x80\x80", r + r + r + r},      // above U+10FFFF
+      {"\xF4\x90\x80\x80", r + r + r + r},  // above U+10FFFF
       {"\xC0\xAF", r + r},
       {std::string("\0\xC3", 2), std::string("\0", 1) + r},
   };
@@ -149,10 +150,10 @@ TEST(TokenizerTest, LongRunsFinishQuickly) {
   std::vector<std::shared_ptr<const Tokenizer>> tokenizers{testing::nano_tokenizer()};
   if (auto official = testing::official_tokenizer("v4.1")) tokenizers.push_back(official);
   constexpr size_t kBytes = 1 << 20;
-  for (const std::string& unit : {std::string("a"), std::string(" "), std::string("\u0300"), std::string("7"), std::string("中文字"),
-                                  std::string(1, '\0'), std::string("\n"), std::string(" \n"), std::string("!"), std::string("\xFF"),
-                                  std::string("<"), std::string("<｜"), std::string("\u3040"), std::string("abcdefghijklmnop"),
-                                  std::string("\u00a0"), std::string("\x1c ")}) {
+  for (const std::string& unit :
+       {std::string("a"), std::string(" "), std::string("\u0300"), std::string("7"), std::string("中文字"), std::string(1, '\0'),
+        std::string("\n"), std::string(" \n"), std::string("!"), std::string("\xFF"), std::string("<"), std::string("<｜"),
+        std::string("\u3040"), std::string("abcdefghijklmnop"), std::string("\u00a0"), std::string("\x1c ")}) {
     std::string text;
     while (text.size() < kBytes) text += unit;
     for (const auto& tokenizer : tokenizers) {
