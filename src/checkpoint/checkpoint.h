@@ -48,8 +48,8 @@ std::vector<CatalogueEntry> make_catalogue(const ModelConfig& config);
 
 enum class VerifyLevel {
   kHeaders,  ///< names, shapes, dtypes, offsets
-  kScales,   ///< and: no NaN in the FP8 tile scales; expert scales too while they are below a few GB
-  kFull,     ///< and: no NaN in any scale, FP8, bf16 or fp32 value
+  kScales,   ///< and: FP8 tile scales within 2^+-60; no NaN in expert and Engram row scales while they are below 2 GiB together
+  kFull,     ///< and: no NaN in any scale, nothing but finite numbers among FP8, bf16 and fp32 values
 };
 
 /// A checkpoint directory: config.json, safetensors (one file, or shards with an index), tokenizer.json beside them.

@@ -162,7 +162,9 @@ void read_int_fields(Reader& r, const Section& section, std::span<const IntField
   for (const IntField& f : fields) {
     const bool there =
         flat_names_only ? r.integer(section, f.alias, "", &(c->*f.member)) : r.integer(section, f.name, f.alias, &(c->*f.member));
-    if (!there && needed(f.need, *c)) r.missing(section, flat_names_only ? f.alias : f.name);
+    if (there || !needed(f.need, *c)) continue;
+    const bool flat = section.prefix.empty() && f.alias[0] != '\0';
+    r.missing(section, flat ? f.alias : f.name);
   }
 }
 
@@ -228,7 +230,7 @@ void read_text(Reader& r, const Section& text, bool nested, ModelConfig* c) {
                              ListField{"kv_source_layer_ids", "kv_source_layers", &ModelConfig::kv_source_layer_ids},
                              ListField{"index_source_layer_ids", "index_source_layers", &ModelConfig::index_source_layer_ids},
                              ListField{"engram_layer_ids", "", &ModelConfig::engram_layer_ids}}) {
-    if (!r.integers(text, f.name, f.alias, &(c->*f.member))) r.missing(text, f.name);
+    if (!r.integers(text, f.name, f.alias, &(c->*f.member))) r.missing(text, nested || f.alias[0] == '\0' ? f.name : f.alias);
   }
   r.integer(text, "candidate_source_layer_id", "candidate_source_layer", &c->candidate_source_layer_id);
   if (!r.integer(text, "num_nextn_predict_layers", "n_mtp_layers", &c->num_nextn_predict_layers)) {
@@ -312,7 +314,7 @@ void normalize(ModelConfig* c) {
 }  // namespace
 
 Result<ModelConfig> ModelConfig::Parse(std::string_view json, std::string_view source) {
-  const std::string where = printable(source);
+  const std::string where = internal::printable_path(source);
   if (static_cast<int64_t>(json.size()) > internal::kMaxConfigBytes) {
     return Err(Status::OutOfRange("{}: {} bytes, the limit is {}", where, json.size(), internal::kMaxConfigBytes));
   }

@@ -321,7 +321,8 @@ int64_t TensorView::elements() const {
 
 Result<SafetensorsHeader> parse_safetensors(std::span<const std::byte> file, std::string_view source) {
   SafetensorsHeader header;
-  if (const Status status = read_header(file, &header); !status.ok()) return Err(status.with_context(printable(source)));
+  if (const Status status = read_header(file, &header); !status.ok())
+    return Err(status.with_context(internal::printable_path(source)));
   return header;
 }
 

@@ -13,6 +13,7 @@ Bpe::Bpe(const TokenizerFile& file) : byte_ids_(file.byte_ids) {
   const size_t pair_slots = std::bit_ceil(std::max<size_t>(file.merges.size() * 2, 16));
   pairs_.assign(pair_slots, kEmpty);
   pair_mask_ = pair_slots - 1;
+  filter_.assign((size_t{1} << (64 - kFilterShift)) / 64, 0);
   pair_shift_ = 64 - std::countr_zero(pair_slots);
   merged_.reserve(file.merges.size());
   for (const TokenizerFile::Merge& m : file.merges) {
@@ -45,7 +46,9 @@ Bpe::Bpe(const TokenizerFile& file) : byte_ids_(file.byte_ids) {
 
 void Bpe::insert_pair(int32_t left, int32_t right, int32_t rank) {
   const uint64_t key = static_cast<uint64_t>(left) << kIdBits | static_cast<uint64_t>(right);
-  uint64_t slot = key * kMix >> pair_shift_;
+  const uint64_t h = key * kMix;
+  filter_[h >> kFilterShift >> 6] |= uint64_t{1} << (h >> kFilterShift & 63);
+  uint64_t slot = h >> pair_shift_;
   while (pairs_[slot] != kEmpty) slot = (slot + 1) & pair_mask_;
   pairs_[slot] = key << kRankBits | static_cast<uint64_t>(rank);
 }
@@ -120,47 +123,58 @@ void Bpe::merge(std::string_view piece, std::vector<int32_t>& out) const {
 
 void Bpe::merge_small(const uint8_t* bytes, size_t n, std::vector<int32_t>& out) const {
   // A place holds rank and position in one integer, so that one (vectorised) minimum finds the pair to merge, leftmost first.
+  // The minimum of every block of places is kept: a merge changes three places, hence rarely more than two blocks.
   constexpr int kPositionBits = 7;
   constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
-  constexpr size_t kLanes = 8;
+  constexpr size_t kBlock = 16;
+  constexpr size_t kBlocks = kSmallPiece / kBlock;
   static_assert(kSmallPiece == 1 << kPositionBits && kRankBits + kPositionBits < 31);
   if (n == 0) return;
-  alignas(32) int32_t places[kSmallPiece + kLanes];
+  alignas(32) int32_t places[kSmallPiece];
+  alignas(32) int32_t lowest[kBlocks];
   int32_t ids[kSmallPiece];
   uint8_t next[kSmallPiece], previous[kSmallPiece];
   const auto place = [](int32_t r, size_t i) { return r < 0 ? kNone : r << kPositionBits | static_cast<int32_t>(i); };
+  const auto minimum = [](const int32_t* values, size_t count) {
+    int32_t best[4] = {kNone, kNone, kNone, kNone};
+    for (size_t i = 0; i < count; i += 4) {
+      for (size_t lane = 0; lane < 4; ++lane) best[lane] = std::min(best[lane], values[i + lane]);
+    }
+    return std::min(std::min(best[0], best[1]), std::min(best[2], best[3]));
+  };
   for (size_t i = 0; i < n; ++i) {
     ids[i] = byte_ids_[bytes[i]];
     next[i] = static_cast<uint8_t>(i + 1);
     previous[i] = static_cast<uint8_t>(i == 0 ? 0 : i - 1);
     if (i + 1 < n) places[i] = place(byte_pair_ranks_[static_cast<size_t>(bytes[i]) << 8 | bytes[i + 1]], i);
   }
-  const size_t padded = (n - 1 + kLanes - 1) / kLanes * kLanes;
-  for (size_t i = n - 1; i < padded; ++i) places[i] = kNone;
+  const size_t blocks = (n + kBlock - 1) / kBlock;
+  std::fill(places + n - 1, places + blocks * kBlock, kNone);
+  std::fill_n(lowest, kBlocks, kNone);
+  for (size_t b = 0; b < blocks; ++b) lowest[b] = minimum(places + b * kBlock, kBlock);
   for (;;) {
-    int32_t best[kLanes];
-    std::fill_n(best, kLanes, kNone);
-    for (size_t i = 0; i < padded; i += kLanes) {
-      for (size_t lane = 0; lane < kLanes; ++lane) best[lane] = std::min(best[lane], places[i + lane]);
-    }
-    const int32_t lowest = *std::min_element(best, best + kLanes);
-    if (lowest == kNone) break;
-    const size_t i = static_cast<size_t>(lowest) & (kSmallPiece - 1);
+    const int32_t pair = minimum(lowest, kBlocks);
+    if (pair == kNone) break;
+    const size_t i = static_cast<size_t>(pair) & (kSmallPiece - 1);
     const size_t gone = next[i];
     const size_t after = next[gone];
-    ids[i] = merged_[static_cast<size_t>(lowest >> kPositionBits)];
+    ids[i] = merged_[static_cast<size_t>(pair >> kPositionBits)];
     next[i] = static_cast<uint8_t>(after);
     places[gone] = kNone;
+    places[i] = kNone;
     if (after < n) {
       previous[after] = static_cast<uint8_t>(i);
       places[i] = place(rank(ids[i], ids[after]), i);
-    } else {
-      places[i] = kNone;
     }
+    size_t before = i;
     if (i > 0) {
-      const size_t before = previous[i];
+      before = previous[i];
       places[before] = place(rank(ids[before], ids[i]), before);
     }
+    const auto refresh = [&](size_t block) { lowest[block] = minimum(places + block * kBlock, kBlock); };
+    refresh(i / kBlock);
+    if (gone / kBlock != i / kBlock) refresh(gone / kBlock);
+    if (before / kBlock != i / kBlock) refresh(before / kBlock);
   }
   for (size_t i = 0; i < n; i = next[i]) out.push_back(ids[i]);
 }

@@ -28,7 +28,9 @@ class Bpe {
 
   int32_t rank(int32_t left, int32_t right) const {
     const uint64_t key = static_cast<uint64_t>(left) << kIdBits | static_cast<uint64_t>(right);
-    for (uint64_t slot = key * kMix >> pair_shift_;; slot = (slot + 1) & pair_mask_) {
+    const uint64_t h = key * kMix;
+    if (!(filter_[h >> kFilterShift >> 6] >> (h >> kFilterShift & 63) & 1)) return kNoRank;
+    for (uint64_t slot = h >> pair_shift_;; slot = (slot + 1) & pair_mask_) {
       const uint64_t entry = pairs_[slot];
       if (entry == kEmpty) return kNoRank;
       if (entry >> kRankBits == key) return static_cast<int32_t>(entry & ((1u << kRankBits) - 1));
@@ -53,6 +55,9 @@ class Bpe {
   uint64_t pair_mask_ = 0;
   int pair_shift_ = 63;
   std::vector<int32_t> merged_;  // by rank
+  // One bit per pair by its hash. Most pairs asked for do not merge; this answers from the second-level cache.
+  static constexpr int kFilterShift = 64 - 21;
+  std::vector<uint64_t> filter_;
 
   // Tokens that merging produces from their own bytes: such a piece need not be merged. That is not all of them: a token that
   // is only reachable as a part of other texts, or shadowed by a lower-ranked pair, must not be taken whole.

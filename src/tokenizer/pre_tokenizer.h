@@ -14,19 +14,21 @@ namespace deepinfer {
 /// two-stage table. Built once from ICU; a look-up is two loads.
 class CharClasses {
  public:
-  static constexpr uint8_t kLetter = 1;        // \p{L}
-  static constexpr uint8_t kMark = 2;          // \p{M}
-  static constexpr uint8_t kNumber = 4;        // \p{N}
-  static constexpr uint8_t kPunctuation = 8;   // \p{P}
-  static constexpr uint8_t kSymbol = 16;       // \p{S}
-  static constexpr uint8_t kWhite = 32;        // \s: White_Space (U+0085 is in, U+001C..U+001F are not)
-  static constexpr uint8_t kCjk = 64;          // the ranges of stage 2
-  static constexpr uint8_t kNewline = 128;     // CR, LF
+  static constexpr uint8_t kLetter = 1;       // \p{L}
+  static constexpr uint8_t kMark = 2;         // \p{M}
+  static constexpr uint8_t kNumber = 4;       // \p{N}
+  static constexpr uint8_t kPunctuation = 8;  // \p{P}
+  static constexpr uint8_t kSymbol = 16;      // \p{S}
+  static constexpr uint8_t kWhite = 32;       // \s: White_Space (U+0085 is in, U+001C..U+001F are not)
+  static constexpr uint8_t kCjk = 64;         // the ranges of stage 2
+  static constexpr uint8_t kNewline = 128;    // CR, LF
 
   static const CharClasses& instance();
 
   uint8_t ascii(uint8_t byte) const { return ascii_[byte]; }
-  uint8_t of(uint32_t code_point) const { return blocks_[static_cast<size_t>(index_[code_point >> 8]) << 8 | (code_point & 0xFF)]; }
+  uint8_t of(uint32_t code_point) const {
+    return blocks_[static_cast<size_t>(index_[code_point >> 8]) << 8 | (code_point & 0xFF)];
+  }
   /// Class of the character at `p` in valid text.
   uint8_t at(const uint8_t* p, uint32_t& length) const {
     if (*p < 0x80) {
@@ -129,8 +131,8 @@ class PreTokenizer {
       }
       return run<kInCjk>(run<kInCjk>(after, kSign), C::kNewline);  // 3c
     }
-    if (!(bits & C::kNewline) && (next_bits & kWord)) return run<kInCjk>(after + next_length, kWord);         // 3b
-    if (*p == ' ' && (next_bits & kSign)) {                                                                    // 3c
+    if (!(bits & C::kNewline) && (next_bits & kWord)) return run<kInCjk>(after + next_length, kWord);  // 3b
+    if (*p == ' ' && (next_bits & kSign)) {                                                            // 3c
       return run<kInCjk>(run<kInCjk>(after + next_length, kSign), C::kNewline);
     }
     return bits & C::kWhite ? match_white<kInCjk>(p) : nullptr;
@@ -140,7 +142,7 @@ class PreTokenizer {
   template <bool kInCjk>
   const uint8_t* match_white(const uint8_t* begin) const {
     const uint8_t* p = begin;
-    const uint8_t* last = begin;            // start of the last character of the run
+    const uint8_t* last = begin;             // start of the last character of the run
     const uint8_t* after_newline = nullptr;  // \s* gives back until a newline follows: the match ends behind the last one
     bool region_ends = true;
     while (p < end_) {

@@ -104,7 +104,8 @@ Status check_normalizer(const Object& top, std::string_view source) {
   DI_RETURN_IF_ERROR(normalizer.check_known({"type", "normalizers"}));
   DI_ASSIGN_OR_RETURN(const json* list, normalizer.array("normalizers"));
   if (list->empty()) return Status::Ok();
-  return Status::Unimplemented("{}: normalizer.normalizers has {} entries, only an empty list is supported", source, list->size());
+  return Status::Unimplemented("{}: normalizer.normalizers has {} entries, only an empty list is supported", source,
+                               list->size());
 }
 
 Status check_split(const Object& split, int stage, std::string_view source) {
@@ -116,8 +117,8 @@ Status check_split(const Object& split, int stage, std::string_view source) {
   DI_RETURN_IF_ERROR(pattern.check_known({"Regex"}));
   DI_ASSIGN_OR_RETURN(const std::string regex, pattern.string("Regex"));
   if (recognise_split(regex) == stage) return Status::Ok();
-  return Status::Unimplemented("{}: {} = {} is not the DeepSeek pattern of stage {}", source, pattern.name("Regex"), show_text(regex),
-                               stage + 1);
+  return Status::Unimplemented("{}: {} = {} is not the DeepSeek pattern of stage {}", source, pattern.name("Regex"),
+                               show_text(regex), stage + 1);
 }
 
 Status check_pre_tokenizer(const Object& top, std::string_view source) {
@@ -156,8 +157,8 @@ Status check_byte_level(const Object& top, const char* field) {
 
 Status check_model_options(const Object& model) {
   DI_RETURN_IF_ERROR(model.check_equal("type", "BPE"));
-  DI_RETURN_IF_ERROR(model.check_known({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
-                                        "byte_fallback", "ignore_merges", "vocab", "merges"}));
+  DI_RETURN_IF_ERROR(model.check_known({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                                        "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
   DI_RETURN_IF_ERROR(model.check_default("dropout", nullptr));
   DI_RETURN_IF_ERROR(model.check_default("unk_token", nullptr));
   DI_RETURN_IF_ERROR(model.check_default("continuing_subword_prefix", ""));
@@ -192,7 +193,8 @@ class Builder {
   Status add_vocabulary() {
     ids_.reserve(raw_.vocabulary.size());
     for (const auto& [text, id] : raw_.vocabulary) {
-      if (!ids_.emplace(text, id).second) return Status::InvalidArgument("{}: model.vocab has {} twice", source_, show_text(text));
+      if (!ids_.emplace(text, id).second)
+        return Status::InvalidArgument("{}: model.vocab has {} twice", source_, show_text(text));
       if (text.empty()) return Status::InvalidArgument("{}: model.vocab has an empty token, id {}", source_, id);
       grow(id);
       if (owner_[index(id)] != nullptr) {
@@ -211,9 +213,9 @@ class Builder {
     if (id_field == nullptr || !id_field->is_number_unsigned() ||
         id_field->get<uint64_t>() >= static_cast<uint64_t>(TokenizerFile::kMaxVocabulary)) {
       return Status::OutOfRange("{}: {} = {}, an id is in [0, {})", source_, token.name("id"),
-                                id_field == nullptr        ? "missing"
-                                : id_field->is_number()    ? id_field->dump()
-                                                           : id_field->type_name(),
+                                id_field == nullptr     ? "missing"
+                                : id_field->is_number() ? id_field->dump()
+                                                        : id_field->type_name(),
                                 TokenizerFile::kMaxVocabulary);
     }
     const auto id = static_cast<int32_t>(id_field->get<uint64_t>());
@@ -235,8 +237,8 @@ class Builder {
     }
     const auto [known, fresh] = ids_.emplace(content, id);
     if (!fresh && known->second != id) {
-      return Status::InvalidArgument("{}: {} = {} has id {} here and {} elsewhere", source_, token.name("content"), show_text(content),
-                                     id, known->second);
+      return Status::InvalidArgument("{}: {} = {} has id {} here and {} elsewhere", source_, token.name("content"),
+                                     show_text(content), id, known->second);
     }
     file_.kinds[index(id)] = special ? Kind::kSpecial : Kind::kAdded;
     file_.tokens[index(id)] = content;
@@ -282,7 +284,8 @@ class Builder {
       const uint64_t key = static_cast<uint64_t>(merge.left) << 32 | static_cast<uint64_t>(merge.right);
       const auto [first, fresh] = seen.emplace(key, file_.merges.size());
       if (!fresh) {
-        return Status::InvalidArgument("{}: model.merges[{}] repeats model.merges[{}]", source_, file_.merges.size(), first->second);
+        return Status::InvalidArgument("{}: model.merges[{}] repeats model.merges[{}]", source_, file_.merges.size(),
+                                       first->second);
       }
       file_.merges.push_back(merge);
     }
@@ -301,12 +304,13 @@ class Builder {
   Result<int32_t> merge_part(const std::string& text) const {
     const auto it = ids_.find(text);
     if (it == ids_.end()) {
-      return Err(Status::InvalidArgument("{}: model.merges[{}] names {}, which is not in model.vocab", source_, file_.merges.size(),
-                                         show_text(text)));
+      return Err(Status::InvalidArgument("{}: model.merges[{}] names {}, which is not in model.vocab", source_,
+                                         file_.merges.size(), show_text(text)));
     }
     // Ordinary text must never turn into an added token, whatever the file says (spec/protocol §5).
     if (file_.kinds[index(it->second)] != Kind::kOrdinary) {
-      return Err(Status::InvalidArgument("{}: model.merges[{}] names the added token {}", source_, file_.merges.size(), show_text(text)));
+      return Err(Status::InvalidArgument("{}: model.merges[{}] names the added token {}", source_, file_.merges.size(),
+                                         show_text(text)));
     }
     return it->second;
   }
@@ -331,8 +335,8 @@ uint32_t byte_to_alphabet(uint8_t byte) {
 Result<TokenizerFile> TokenizerFile::Parse(std::string_view text, std::string_view source) {
   DI_ASSIGN_OR_RETURN(const TokenizerJson raw, TokenizerJson::Read(text, source));
   DI_ASSIGN_OR_RETURN(const Object top, Object::Make(raw.rest, "", source));
-  DI_RETURN_IF_ERROR(top.check_known({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
-                                      "post_processor", "decoder", "model"}));
+  DI_RETURN_IF_ERROR(top.check_known(
+      {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor", "decoder", "model"}));
   DI_RETURN_IF_ERROR(top.check_equal("version", "1.0"));
   DI_RETURN_IF_ERROR(top.check_default("truncation", nullptr));
   DI_RETURN_IF_ERROR(top.check_default("padding", nullptr));

@@ -28,7 +28,7 @@ struct TokenizerFile {
   std::vector<std::string> tokens;  ///< bytes by id: of an added token its literal text; empty where there is none
   std::vector<Kind> kinds;          ///< by id
   std::array<int32_t, 256> byte_ids{};
-  std::vector<Merge> merges;        ///< by rank
+  std::vector<Merge> merges;  ///< by rank
 
   /// `source` stands in front of every message.
   static Result<TokenizerFile> Parse(std::string_view json, std::string_view source);
