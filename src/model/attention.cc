@@ -25,6 +25,7 @@ void Model::run_attention(Step& step, int64_t layer) {
   backend_->rope(b.kv.data(), rotation, rows, 1, c.head_dim, false);
   backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   step.observe("window_kv", layer, b.window_kv.data(), rows * c.window_row_bytes());
+  if (step.replace("window_kv", layer, b.kv.data(), rows * c.head_dim)) backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   const LinearOutput q{w.wq_b, b.q.data()};
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
   backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
@@ -97,6 +98,10 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   backend_->rope(b.index_k.data(), rotation, groups, 1, c.index_head_dim, false);
   backend_->rope(b.latent.data(), rotation, groups, 1, dim, false);
 
+  step.observe("index_k", layer, b.index_k.data(), groups * c.index_head_dim);
+  step.observe("compressed", layer, b.latent.data(), groups * dim);
+  step.replace("index_k", layer, b.index_k.data(), groups * c.index_head_dim);
+  step.replace("compressed", layer, b.latent.data(), groups * dim);
   int64_t group = 0;
   for (const StepSequence& sequence : step.batch->sequences) {
     const int64_t first = sequence.state->length() / ratio;

@@ -246,6 +246,7 @@ void Model::run_block(Step& step, int64_t layer) {
   backend_->rms_norm(b.u.data(), w.attn_norm, c.rms_norm_eps, rows, hidden, b.u.data());
   run_attention(step, layer);
   step.observe("attn_out", layer, b.out.data(), rows * hidden);
+  step.replace("attn_out", layer, b.out.data(), rows * hidden);
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
 

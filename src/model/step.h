@@ -63,6 +63,9 @@ struct Model::Step {
   void observe(std::string_view name, int64_t layer, const T* data, int64_t count) const {
     if (observer != nullptr) observer->value(name, layer, std::span<const T>(data, static_cast<size_t>(count)));
   }
+  bool replace(std::string_view name, int64_t layer, bf16* data, int64_t count) const {
+    return observer != nullptr && observer->replace(name, layer, std::span<bf16>(data, static_cast<size_t>(count)));
+  }
 };
 
 inline RopeRows Model::Step::plain_rope() const { return {b->plain_cos.data(), b->plain_sin.data(), rope_pairs}; }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "base/scalar_types.h"
 #include "checkpoint/safetensors.h"
 
 namespace deepinfer::testing {
@@ -13,7 +14,7 @@ GoldenFile::GoldenFile(const std::string& path) {
   file_ = std::move(*file);
   auto header = parse_safetensors(file_.bytes(), path);
   if (!header) throw std::runtime_error(header.error().message());
-  for (const SafetensorsEntry& e : header->entries) tensors_[e.name] = {e.shape, file_.data() + e.offset, e.bytes};
+  for (const SafetensorsEntry& e : header->entries) tensors_[e.name] = {e.shape, e.dtype, file_.data() + e.offset, e.bytes};
 }
 
 const GoldenFile::Tensor& GoldenFile::at(const std::string& name) const {
@@ -35,6 +36,19 @@ std::span<const int32_t> GoldenFile::i32(const std::string& name) const {
 std::span<const uint8_t> GoldenFile::u8(const std::string& name) const {
   const Tensor& t = at(name);
   return {reinterpret_cast<const uint8_t*>(t.data), static_cast<size_t>(t.bytes)};
+}
+
+std::vector<float> GoldenFile::values(const std::string& name) const {
+  const Tensor& t = at(name);
+  if (t.dtype == DType::kF32) {
+    const auto v = f32(name);
+    return {v.begin(), v.end()};
+  }
+  if (t.dtype != DType::kBF16) throw std::runtime_error(name + " is neither fp32 nor bf16");
+  std::vector<float> v;
+  const auto* p = reinterpret_cast<const bf16*>(t.data);
+  for (int64_t i = 0; i < t.bytes / 2; ++i) v.push_back(to_float(p[i]));
+  return v;
 }
 
 int64_t GoldenFile::dim(const std::string& name, size_t axis) const { return at(name).shape.at(axis); }

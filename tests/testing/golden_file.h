@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "checkpoint/checkpoint.h"
 
 namespace deepinfer::testing {
 
@@ -21,11 +22,14 @@ class GoldenFile {
   std::span<const float> f32(const std::string& name) const;
   std::span<const int32_t> i32(const std::string& name) const;
   std::span<const uint8_t> u8(const std::string& name) const;
+  /// An fp32 or bf16 array as floats.
+  std::vector<float> values(const std::string& name) const;
   int64_t dim(const std::string& name, size_t axis) const;
 
  private:
   struct Tensor {
     std::vector<int64_t> shape;
+    DType dtype;
     const std::byte* data;
     int64_t bytes;
   };

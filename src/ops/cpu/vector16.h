@@ -31,7 +31,7 @@ inline V load(const T* p) {
 
 template <typename V, typename T>
 inline void store(T* p, V v) {
-  std::memcpy(p, &v, sizeof(V));
+  std::memcpy(static_cast<void*>(p), &v, sizeof(V));
 }
 
 inline Float16 splat(float x) { return Float16{} + x; }
