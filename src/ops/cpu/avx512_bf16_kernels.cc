@@ -179,25 +179,24 @@ inline void write_sums(const Sums<kRows, kWeights>& s, float* y, int64_t stride,
   }
 }
 
-// A tile of input rows times widened weights [vectors][kWeights] of 64 bytes.
+// A tile of input rows times bf16 weights in natural order, for few input rows.
 template <int kRows, int kWeights>
-void tile_bf16(const char* weights, int64_t weight_step, int64_t vectors, const char* x, float* y, int64_t stride, int64_t m, int64_t o) {
+void rows_bf16(const char* weights, int64_t weight_step, int64_t vectors, const char* x, float* y, int64_t stride, int64_t o) {
   Sums<kRows, kWeights> s;
   for (auto& row : s.v) {
     for (F& v : row) v = _mm512_setzero_ps();
   }
   for (int64_t v = 0; v < vectors; ++v) {
-    I w[kWeights];
 #pragma GCC unroll 4
-    for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * weight_step + v * 64);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const I a = _mm512_load_si512(x + (v * kRows + r) * 64);
+    for (int i = 0; i < kWeights; ++i) {
+      const char* p = weights + i * weight_step + v * 64;
+      _mm_prefetch(p + kWeights * 4096, _MM_HINT_T0);
+      const I w = load(p);
 #pragma GCC unroll 4
-      for (int i = 0; i < kWeights; ++i) s.v[i][r] = dot(s.v[i][r], w[i], a);
+      for (int r = 0; r < kRows; ++r) s.v[i][r] = dot(s.v[i][r], w, _mm512_load_si512(x + (v * kRows + r) * 64));
     }
   }
-  write_sums(s, y, stride, m, o);
+  write_sums(s, y, stride, 0, o);
 }
 
 // kWeights rows of FP8 weights straight from memory, for few input rows.
@@ -242,20 +241,6 @@ void rows_fp8(const E4m3Decoder& decoder, const uint8_t* values, int64_t in, con
   write_sums(s, y, stride, 0, o);
 }
 
-// Widens kWeights rows into a buffer [kWeights][vectors] of 64 bytes, for many input rows.
-template <int kWeights>
-void widen_rows_fp8(const E4m3Decoder& decoder, const uint8_t* values, int64_t in, const I* biases, char* out, int64_t step) {
-  for (int i = 0; i < kWeights; ++i) {
-    for (int64_t b = 0; b * 64 < in; ++b) {
-      const uint8_t* p = values + i * in + b * 64;
-      I w0, w1;
-      decoder.widen(in - b * 64 >= 64 ? load(p) : _mm512_maskz_loadu_epi8(0xffffffffull, p), &w0, &w1);
-      _mm512_store_si512(out + i * step + b * 128, add_exponent(w0, biases[b]));
-      _mm512_store_si512(out + i * step + b * 128 + 64, add_exponent(w1, biases[b]));
-    }
-  }
-}
-
 // Calls fn with `rows` as a compile-time number.
 template <int kMax, typename Fn>
 inline void with_rows(int64_t rows, Fn fn) {
@@ -265,8 +250,18 @@ inline void with_rows(int64_t rows, Fn fn) {
   fn.template operator()<kMax>();
 }
 
-constexpr int64_t kDirectRows = 4;           // up to so many input rows, weights are widened and used at once
-constexpr int64_t kInputBlock = 384 << 10;   // bytes of packed input that should stay in the second-level cache
+constexpr int64_t kDirectRows = 4;  // up to so many input rows, weights are widened and used at once
+
+// Many input rows: blocks of kBlockRows inputs meet blocks of kBlockWeights weight rows, kBlockVectors column vectors at a time.
+// The widened weights of a block and its lane sums stay in the second-level cache, a tile of inputs and a pair of weight rows in
+// the first. The sums are stored and taken up again between column blocks, so the order of additions is that of a single row.
+constexpr int64_t kBlockRows = 96;
+constexpr int64_t kBlockWeights = 64;
+constexpr int64_t kBlockVectors = 44;
+static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kTileRowsFp4 == 0);
+constexpr int64_t kSumBytes = kBlockRows * kBlockWeights * 64;
+constexpr int64_t kWideBytes = kBlockWeights * (kBlockVectors + kBlockVectors / 4) * 64;  // FP4 stores scales as well
+constexpr int64_t kScratchBytes = kSumBytes + kWideBytes;
 
 // Scratch of a call: on the stack for every size in use, from the heap for absurd ones.
 template <int64_t kBytes>
@@ -287,28 +282,80 @@ class Scratch {
   alignas(64) char stack_[kBytes];
 };
 
-// Rows of packed input per pass over a pair of weight rows.
-inline int64_t block_rows(int64_t row_bytes, int64_t tile) {
-  const int64_t tiles = kInputBlock / (row_bytes * tile);
-  return (tiles < 1 ? 1 : tiles) * tile;
-}
-
-template <int kWeights>
-void many_rows(const char* weights, int64_t weight_step, int64_t vectors, const char* x, int64_t row_bytes, int64_t m0, int64_t m1, float* y,
-               int64_t stride, int64_t o) {
-  for (int64_t m = m0; m < m1; m += kTileRows) {
-    with_rows<kTileRows>(least(kTileRows, m1 - m), [&]<int kRows>() {
-      tile_bf16<kRows, kWeights>(weights, weight_step, vectors, x + m * row_bytes, y, stride, m, o);
-    });
+// Walks the blocks described above. widen(o, v0, v1, out) writes the weight rows' column vectors [v0, v1) to `out`;
+// tile(sums, first, weights, pair rows, tile rows, vectors, inputs) adds one column block to one tile's sums.
+template <int64_t kTile, int64_t kVectorUnit, typename Widen, typename Tile>
+void multiply_blocks(int64_t begin, int64_t end, int64_t vectors, const char* x, int64_t m, char* scratch, float* y, int64_t stride, Widen widen,
+                     Tile tile) {
+  F* sums = reinterpret_cast<F*>(scratch);
+  char* wide = scratch + kSumBytes;
+  const int64_t column_blocks = (vectors + kBlockVectors - 1) / kBlockVectors;
+  const int64_t step = ((vectors + column_blocks - 1) / column_blocks + kVectorUnit - 1) / kVectorUnit * kVectorUnit;
+  for (int64_t m0 = 0; m0 < m; m0 += kBlockRows) {
+    const int64_t block = least(kBlockRows, m - m0);
+    for (int64_t o = begin; o < end; o += kBlockWeights) {
+      const int64_t weights = least(kBlockWeights, end - o);
+      for (int64_t v0 = 0; v0 < vectors; v0 += step) {
+        const int64_t v1 = least(vectors, v0 + step);
+        int64_t pitch = 0;
+        const char* rows = widen(o, weights, v0, v1, wide, &pitch);
+        for (int64_t t = 0; t < block; t += kTile) {
+          const int64_t tile_rows = least(kTile, block - t);
+          const char* input = x + (m0 + t) * vectors * 64 + v0 * tile_rows * 64;
+          for (int64_t w = 0; w < weights; w += 2) {
+            tile(sums + t * kBlockWeights + w * tile_rows, v0 == 0, rows + w * pitch, pitch, least(2, weights - w), tile_rows, v1 - v0, input);
+          }
+        }
+      }
+      for (int64_t t = 0; t < block; t += kTile) {
+        const int64_t tile_rows = least(kTile, block - t);
+        for (int64_t w = 0; w < weights; ++w) {
+          for (int64_t r = 0; r < tile_rows; ++r) {
+            y[(m0 + t + r) * stride + o + w - begin] = reduce(sums[t * kBlockWeights + w * tile_rows + r]);
+          }
+        }
+      }
+    }
   }
 }
 
-void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
+// Adds `vectors` column vectors to the sums [kWeights][kRows] of a tile.
+template <int kRows, int kWeights>
+void tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t vectors, const char* x) {
+  F s[kWeights][kRows];
+#pragma GCC unroll 24
+  for (int k = 0; k < kWeights * kRows; ++k) s[k / kRows][k % kRows] = first ? _mm512_setzero_ps() : sums[k];
+  for (int64_t v = 0; v < vectors; ++v) {
+    I w[kWeights];
+#pragma GCC unroll 2
+    for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * pitch + v * 64);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      const I a = _mm512_load_si512(x + (v * kRows + r) * 64);
+#pragma GCC unroll 2
+      for (int i = 0; i < kWeights; ++i) s[i][r] = dot(s[i][r], w[i], a);
+    }
+  }
+#pragma GCC unroll 24
+  for (int k = 0; k < kWeights * kRows; ++k) sums[k] = s[k / kRows][k % kRows];
+}
+
+void any_tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors, const char* x) {
+  with_rows<kTileRows>(rows, [&]<int kRows>() {
+    if (pair == 2) {
+      tile_bf16<kRows, 2>(sums, first, weights, pitch, vectors, x);
+    } else {
+      tile_bf16<kRows, 1>(sums, first, weights, pitch, vectors, x);
+    }
+  });
+}
+
+void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
   const E4m3Decoder decoder;
   const int64_t groups = w.in / kScaleGroup;
-  Scratch<16 << 10> bias_scratch((groups + 1) / 2 * 64);
-  I* biases = reinterpret_cast<I*>(bias_scratch.get());
   if (m <= kDirectRows) {
+    Scratch<16 << 10> bias_scratch((groups + 1) / 2 * 64);
+    I* biases = reinterpret_cast<I*>(bias_scratch.get());
     for (int64_t o = begin; o < end;) {
       const int64_t tile_end = least(end, (o / kScaleGroup + 1) * kScaleGroup);  // rows that share a row of scales
       fill_biases(w.scales + o / kScaleGroup * groups, groups, biases);
@@ -319,44 +366,45 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
     }
     return;
   }
-  const int64_t row_bytes = PackedRowBytes(PackKind::kFp8, w.in);
-  Scratch<64 << 10> wide(2 * row_bytes);
-  char* buffer = wide.get();
-  const int64_t block = block_rows(row_bytes, kTileRows);
-  for (int64_t m0 = 0; m0 < m; m0 += block) {
-    const int64_t m1 = least(m, m0 + block);
-    for (int64_t o = begin; o < end;) {
-      const int64_t tile_end = least(end, (o / kScaleGroup + 1) * kScaleGroup);
-      fill_biases(w.scales + o / kScaleGroup * groups, groups, biases);
-      for (; o + 2 <= tile_end; o += 2) {
-        widen_rows_fp8<2>(decoder, w.values + o * w.in, w.in, biases, buffer, row_bytes);
-        many_rows<2>(buffer, row_bytes, row_bytes / 64, x, row_bytes, m0, m1, y, stride, o - begin);
+  const auto widen = [&](int64_t o, int64_t rows, int64_t v0, int64_t v1, char* out, int64_t* pitch) -> const char* {
+    *pitch = (v1 - v0) * 64;
+    alignas(64) I biases[kBlockVectors / 2 + 1];
+    int64_t scale_row = -1;
+    for (int64_t i = 0; i < rows; ++i) {
+      if ((o + i) / kScaleGroup != scale_row) {
+        scale_row = (o + i) / kScaleGroup;
+        fill_biases(w.scales + scale_row * groups + v0, least(groups - v0, v1 - v0), biases);
       }
-      for (; o < tile_end; ++o) {
-        widen_rows_fp8<1>(decoder, w.values + o * w.in, w.in, biases, buffer, row_bytes);
-        many_rows<1>(buffer, row_bytes, row_bytes / 64, x, row_bytes, m0, m1, y, stride, o - begin);
+      for (int64_t v = v0; v < v1; v += 2) {
+        const uint8_t* p = w.values + (o + i) * w.in + v * 32;
+        I w0, w1;
+        decoder.widen(w.in - v * 32 >= 64 ? load(p) : _mm512_maskz_loadu_epi8(0xffffffffull, p), &w0, &w1);
+        _mm512_store_si512(out + i * *pitch + (v - v0) * 64, add_exponent(w0, biases[(v - v0) / 2]));
+        _mm512_store_si512(out + i * *pitch + (v - v0) * 64 + 64, add_exponent(w1, biases[(v - v0) / 2]));
       }
     }
-  }
+    return out;
+  };
+  multiply_blocks<kTileRows, 2>(begin, end, PackedRowBytes(PackKind::kFp8, w.in) / 64, x, m, scratch, y, stride, widen, any_tile_bf16);
 }
 
-void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
+void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
   // Columns are a multiple of 32 (ModelConfig::validate), so rows need no tail.
+  const auto* values = reinterpret_cast<const char*>(w.values);
   const int64_t row_bytes = w.in * 2;
-  const int64_t block = m <= kDirectRows ? m : block_rows(row_bytes, kTileRows);
-  for (int64_t m0 = 0; m0 < m; m0 += block) {
-    const int64_t m1 = least(m, m0 + block);
-    int64_t o = begin;
-    if (m <= kDirectRows) {
-      with_rows<kDirectRows>(m, [&]<int kRows>() {
-        for (; o + 4 <= end; o += 4) {
-          tile_bf16<kRows, 4>(reinterpret_cast<const char*>(w.values + o * w.in), row_bytes, w.in / 32, x, y, stride, 0, o - begin);
-        }
-      });
-    }
-    for (; o + 2 <= end; o += 2) many_rows<2>(reinterpret_cast<const char*>(w.values + o * w.in), row_bytes, w.in / 32, x, row_bytes, m0, m1, y, stride, o - begin);
-    for (; o < end; ++o) many_rows<1>(reinterpret_cast<const char*>(w.values + o * w.in), row_bytes, w.in / 32, x, row_bytes, m0, m1, y, stride, o - begin);
+  if (m <= kDirectRows) {
+    with_rows<kDirectRows>(m, [&]<int kRows>() {
+      int64_t o = begin;
+      for (; o + 4 <= end; o += 4) rows_bf16<kRows, 4>(values + o * row_bytes, row_bytes, w.in / 32, x, y, stride, o - begin);
+      for (; o < end; ++o) rows_bf16<kRows, 1>(values + o * row_bytes, row_bytes, w.in / 32, x, y, stride, o - begin);
+    });
+    return;
   }
+  const auto in_place = [&](int64_t o, int64_t, int64_t v0, int64_t, char*, int64_t* pitch) -> const char* {
+    *pitch = row_bytes;
+    return values + o * row_bytes + v0 * 64;
+  };
+  multiply_blocks<kTileRows, 1>(begin, end, w.in / 32, x, m, scratch, y, stride, in_place, any_tile_bf16);
 }
 
 // One block of 128 columns: lane sums of each group, times the group's scale, join the total.
@@ -411,31 +459,82 @@ void rows_fp4(const uint8_t* codes, const uint8_t* scales, int64_t in, const cha
   write_sums(s, y, stride, m, o);
 }
 
-void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
-  const int64_t row_bytes = PackedRowBytes(PackKind::kFp4, w.in);
+// Widened FP4 weights in memory: per block of 128 columns four vectors of bf16 and the lane scales.
+constexpr int64_t kFp4BlockBytes = 5 * 64;
+
+template <int kRows, int kWeights>
+void tile_fp4(F* sums, bool first, const char* weights, int64_t pitch, int64_t blocks, const char* x) {
+  Sums<kRows, kWeights> s;
+#pragma GCC unroll 16
+  for (int k = 0; k < kWeights * kRows; ++k) s.v[k / kRows][k % kRows] = first ? _mm512_setzero_ps() : sums[k];
+  for (int64_t b = 0; b < blocks; ++b) {
+    I w[kWeights][4];
+    F scale[kWeights];
+#pragma GCC unroll 2
+    for (int i = 0; i < kWeights; ++i) {
+      const char* p = weights + i * pitch + b * kFp4BlockBytes;
+#pragma GCC unroll 4
+      for (int n = 0; n < 4; ++n) w[i][n] = _mm512_load_si512(p + n * 64);
+      scale[i] = _mm512_load_ps(p + 256);
+    }
+    block_fp4<kRows, kWeights>(s, w, scale, x + b * 4 * kRows * 64);
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < kWeights * kRows; ++k) sums[k] = s.v[k / kRows][k % kRows];
+}
+
+void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
   const int64_t scale_step = w.in / kScaleGroup;
-  const int64_t block = block_rows(row_bytes, kTileRowsFp4);
-  for (int64_t m0 = 0; m0 < m; m0 += block) {
-    const int64_t m1 = least(m, m0 + block);
+  const auto codes = [&](int64_t o) { return w.codes + o * (w.in / 2); };
+  const auto scales = [&](int64_t o) { return w.scales + o * scale_step; };
+  if (m <= 2 * kTileRowsFp4) {  // widening twice costs less than keeping the widened weights
     int64_t o = begin;
     if (m == 1) {
-      for (; o + 4 <= end; o += 4) rows_fp4<1, 4>(w.codes + o * (w.in / 2), w.scales + o * scale_step, w.in, x, y, stride, 0, o - begin);
+      for (; o + 4 <= end; o += 4) rows_fp4<1, 4>(codes(o), scales(o), w.in, x, y, stride, 0, o - begin);
     }
-    for (; o + 2 <= end; o += 2) {
-      for (int64_t t = m0; t < m1; t += kTileRowsFp4) {
-        with_rows<kTileRowsFp4>(least(kTileRowsFp4, m1 - t), [&]<int kRows>() {
-          rows_fp4<kRows, 2>(w.codes + o * (w.in / 2), w.scales + o * scale_step, w.in, x + t * row_bytes, y, stride, t, o - begin);
-        });
+    const int64_t tile_bytes = kTileRowsFp4 * PackedRowBytes(PackKind::kFp4, w.in);
+    for (int64_t step = 2; step >= 1; --step) {
+      for (; o + step <= end; o += step) {
+        for (int64_t t = 0; t * kTileRowsFp4 < m; ++t) {
+          with_rows<kTileRowsFp4>(least(kTileRowsFp4, m - t * kTileRowsFp4), [&]<int kRows>() {
+            if (step == 2) {
+              rows_fp4<kRows, 2>(codes(o), scales(o), w.in, x + t * tile_bytes, y, stride, t * kTileRowsFp4, o - begin);
+            } else {
+              rows_fp4<kRows, 1>(codes(o), scales(o), w.in, x + t * tile_bytes, y, stride, t * kTileRowsFp4, o - begin);
+            }
+          });
+        }
       }
     }
-    for (; o < end; ++o) {
-      for (int64_t t = m0; t < m1; t += kTileRowsFp4) {
-        with_rows<kTileRowsFp4>(least(kTileRowsFp4, m1 - t), [&]<int kRows>() {
-          rows_fp4<kRows, 1>(w.codes + o * (w.in / 2), w.scales + o * scale_step, w.in, x + t * row_bytes, y, stride, t, o - begin);
-        });
-      }
-    }
+    return;
   }
+  const I table = load(kE2m1Bf16);
+  const auto widen = [&](int64_t o, int64_t rows, int64_t v0, int64_t v1, char* out, int64_t* pitch) -> const char* {
+    *pitch = (v1 - v0) / 4 * kFp4BlockBytes;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t b = v0 / 4; b < v1 / 4; ++b) {
+        const int64_t columns = w.in - b * 128;
+        const uint8_t* source = codes(o + i) + b * 64;
+        const uint8_t* scale = scales(o + i) + b * 4;
+        I wide[4];
+        widen_e2m1(columns >= 128 ? load(source) : _mm512_maskz_loadu_epi8((__mmask64{1} << (columns / 2)) - 1, source), table, wide);
+        char* p = out + i * *pitch + (b - v0 / 4) * kFp4BlockBytes;
+        for (int n = 0; n < 4; ++n) _mm512_store_si512(p + n * 64, wide[n]);
+        _mm512_store_ps(p + 256, e8m0_lanes(columns >= 128 ? load_scales(scale, 4) : load_scales(scale, columns / kScaleGroup)));
+      }
+    }
+    return out;
+  };
+  const auto tile = [](F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors, const char* input) {
+    with_rows<kTileRowsFp4>(rows, [&]<int kRows>() {
+      if (pair == 2) {
+        tile_fp4<kRows, 2>(sums, first, weights, pitch, vectors / 4, input);
+      } else {
+        tile_fp4<kRows, 1>(sums, first, weights, pitch, vectors / 4, input);
+      }
+    });
+  };
+  multiply_blocks<kTileRowsFp4, 4>(begin, end, PackedRowBytes(PackKind::kFp4, w.in) / 64, x, m, scratch, y, stride, widen, tile);
 }
 
 // ---- attention --------------------------------------------------------------------------------------------------------------------
@@ -707,7 +806,7 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
   }
 }
 
-constexpr CpuKernels kKernels = {"avx512-bf16", PackedRowBytes, Pack,      MultiplyFp8, MultiplyFp4, MultiplyBf16,
+constexpr CpuKernels kKernels = {"avx512-bf16", kScratchBytes, PackedRowBytes, Pack,      MultiplyFp8, MultiplyFp4, MultiplyBf16,
                                  QueryBytes,    KeysBytes,      PackQuery, ScoreBlock,  WeighHeads,  ScoreIndex};
 
 }  // namespace
