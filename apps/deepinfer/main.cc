@@ -20,9 +20,10 @@ class PlainFormatter : public CLI::Formatter {
   }
 };
 
-/// The library would say only that a command is missing.
-bool unknown_command(CLI::App& app, int argc, char** argv) {
-  return argc > 1 && argv[1][0] != '-' && app.get_subcommands([&](const CLI::App* c) { return c->get_name() == argv[1]; }).empty();
+/// What stands where a command should, if it is none: the library would say only that a command is missing.
+bool unknown_command(CLI::App& app, const std::string& word) {
+  if (word.starts_with('-')) return app.get_option_no_throw(word) == nullptr;
+  return app.get_subcommands([&](const CLI::App* command) { return command->get_name() == word; }).empty();
 }
 
 std::string version() {
@@ -49,8 +50,8 @@ int run(int argc, char** argv) {
   add_generate_command(app, chosen);
   add_inspect_command(app, chosen);
   add_eval_command(app, chosen);
-  if (unknown_command(app, argc, argv)) {
-    print_error(fmt::format("unknown command '{}' (see deepinfer --help)", argv[1]));
+  if (argc > 1 && unknown_command(app, argv[1])) {
+    print_error(fmt::format("unknown command or option '{}' (see deepinfer --help)", argv[1]));
     return 1;
   }
   try {

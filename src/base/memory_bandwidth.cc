@@ -1,11 +1,13 @@
 #include "base/memory_bandwidth.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <fstream>
 #include <vector>
 
 namespace deepinfer {
@@ -32,6 +34,16 @@ uint64_t read_chunk(const Line* lines) {
 }  // namespace
 
 int64_t last_level_cache_bytes() {
+  // The kernel knows what one core can reach; sysconf may give the sum over a package.
+  int64_t largest = 0;
+  for (int index = 0; index < 8; ++index) {
+    std::ifstream file(fmt::format("/sys/devices/system/cpu/cpu0/cache/index{}/size", index));
+    int64_t size = 0;
+    char unit = ' ';
+    if (!(file >> size >> unit)) break;
+    largest = std::max(largest, size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0));
+  }
+  if (largest > 0) return largest;
   for (const int name : {_SC_LEVEL4_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE, _SC_LEVEL2_CACHE_SIZE}) {
     if (const long bytes = ::sysconf(name); bytes > 0) return bytes;
   }
@@ -39,7 +51,9 @@ int64_t last_level_cache_bytes() {
 }
 
 double measure_read_bandwidth(ThreadPool& pool, double seconds) {
+  const int64_t physical = int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   const int64_t bytes = std::clamp(4 * last_level_cache_bytes(), kLeast, kMost) / kChunk * kChunk;
+  if (physical < 4 * bytes) return 0;  // a figure is not worth pushing the weights out of memory
   const int64_t chunks = bytes / kChunk;
   void* memory = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 0;

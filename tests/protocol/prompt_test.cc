@@ -124,15 +124,23 @@ TEST(Prompt, NanoSuiteIds) {
   while (std::getline(file, line)) {
     const auto row = nlohmann::json::parse(line);
     if (row["skill"] != "chat") continue;
-    // Plain chat rows: BOS, perhaps a system turn, one user turn.
+    // BOS, perhaps a system turn, one user turn, and the opening of the answer.
     std::string text = row["prompt_text"];
-    const std::string tail = std::string(kAssistantToken) + std::string(kEndThinkToken);
+    const std::string think = std::string(kAssistantToken) + std::string(kThinkToken);
+    const std::string tail = text.ends_with(think) ? think : std::string(kAssistantToken) + std::string(kEndThinkToken);
     ASSERT_TRUE(text.starts_with(kBosToken) && text.ends_with(tail)) << text;
     text = text.substr(kBosToken.size(), text.size() - kBosToken.size() - tail.size());
     const size_t user = text.find(kUserToken);
     if (user == std::string::npos || text.find(kAssistantToken) != std::string::npos) continue;
-    ChatPrompt prompt{.system = {}, .turns = {{Role::kUser, text.substr(user + kUserToken.size()), ""}}};
-    if (text.starts_with(kSystemToken)) prompt.system = text.substr(kSystemToken.size(), user - kSystemToken.size());
+    ChatPrompt prompt{.system = {}, .turns = {{Role::kUser, text.substr(user + kUserToken.size()), ""}}, .thinking = tail == think};
+    if (text.starts_with(kSystemToken)) {
+      std::string system = text.substr(kSystemToken.size(), user - kSystemToken.size());
+      if (prompt.thinking) {
+        ASSERT_EQ(std::sscanf(system.c_str(), "Reasoning Effort: %d", &prompt.effort), 1) << system;
+        system = system.substr(system.find("\n\n") + 2);
+      }
+      if (!prompt.thinking || !system.empty()) prompt.system = system;
+    }
     EXPECT_EQ(encode(*tokenizer, prompt), row["prompt"].get<Ids>()) << row["prompt_text"];
     ++compared;
   }
