@@ -91,12 +91,14 @@ std::string format_table(const EvalScore& scores) {
 }
 
 std::string format_speed(const SuiteResult& result, double seconds, const LoadedModel& loaded) {
-  return fmt::format("{:.1f} s: {} prompt tokens and {} decoded, {:.1f} tokens/s ({}, {} threads)\n", seconds, result.prompt_tokens,
-                     result.decoded_tokens, static_cast<double>(result.prompt_tokens + result.decoded_tokens) / seconds,
-                     loaded.backend->name(), loaded.pool->size());
+  return fmt::format("{:.1f} s: {} prompt tokens and {} decoded, {:.1f} tokens/s ({}, {} threads)\n", seconds,
+                     result.prompt_tokens, result.decoded_tokens,
+                     static_cast<double>(result.prompt_tokens + result.decoded_tokens) / seconds, loaded.backend->name(),
+                     loaded.pool->size());
 }
 
-std::string to_json(const EvalScore& scores, const SuiteResult& result, double seconds, const LoadedModel& loaded, const EvalOptions& options) {
+std::string to_json(const EvalScore& scores, const SuiteResult& result, double seconds, const LoadedModel& loaded,
+                    const EvalOptions& options) {
   const auto nullable = [](std::optional<double> v) { return v.has_value() ? Json(*v) : Json(nullptr); };
   Json json;
   json["model"] = options.model.model;
@@ -107,7 +109,8 @@ std::string to_json(const EvalScore& scores, const SuiteResult& result, double s
   json["interrupted"] = result.interrupted;
   json["skills"] = Json::object();
   for (const SkillScore& s : scores.skills) {
-    json["skills"][s.skill] = Json{{"rows", s.rows}, {"passed", s.passed}, {"exact", s.exact()}, {"expected", nullable(s.expected)}};
+    json["skills"][s.skill] =
+        Json{{"rows", s.rows}, {"passed", s.passed}, {"exact", s.exact()}, {"expected", nullable(s.expected)}};
   }
   json["average"] = scores.average;
   json["expected_average"] = nullable(scores.expected);
@@ -168,11 +171,15 @@ void add_eval_command(CLI::App& app, Command& chosen) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->type_name("N")
       ->group("Suite");
-  command->add_option("--skill", o.filter.skills, "Only this skill; may be repeated")->type_name("NAME")->allow_extra_args(false)->group("Suite");
+  command->add_option("--skill", o.filter.skills, "Only this skill; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->group("Suite");
   command->add_option("--report", o.report, "Write the result as JSON to a file, too")->type_name("FILE")->group("Output");
   command->add_flag("--json", o.json, "One JSON object instead of the table")->group("Output");
   command->footer(
-      "A row passes when the greedy continuation of its prompt starts with its answer. Expected values are those of report.json in\n"
+      "A row passes when the greedy continuation of its prompt starts with its answer. Expected values are those of report.json "
+      "in\n"
       "the checkpoint folder. Ctrl-C prints what is decided so far (exit code 130).\n\n"
       "Example:\n"
       "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8 --skill chat --skill sort");

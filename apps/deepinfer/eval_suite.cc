@@ -53,7 +53,8 @@ Result<SuiteRow> read_row(std::string_view line, const ModelConfig& config, std:
   DI_ASSIGN_OR_RETURN(row.answer, read_ids(json, "answer", config.vocab_size));
   const auto length = static_cast<int64_t>(row.prompt.size() + row.answer.size());
   if (length > config.max_position_embeddings) {
-    return Err(Status::OutOfRange("prompt and answer have {} tokens, max_position_embeddings is {}", length, config.max_position_embeddings));
+    return Err(Status::OutOfRange("prompt and answer have {} tokens, max_position_embeddings is {}", length,
+                                  config.max_position_embeddings));
   }
   return row;
 }
@@ -84,7 +85,8 @@ class SuiteRun {
 
   Result<SuiteResult> Run() {
     while (next_ < suite_.rows.size() || !active_.empty()) {
-      while (active_.size() < kRowsAtOnce && next_ < suite_.rows.size() && !stop_()) DI_RETURN_IF_ERROR(start(suite_.rows[next_++]));
+      while (active_.size() < kRowsAtOnce && next_ < suite_.rows.size() && !stop_())
+        DI_RETURN_IF_ERROR(start(suite_.rows[next_++]));
       if (stop_()) {
         result_.interrupted = true;
         break;
@@ -181,13 +183,15 @@ Result<Suite> load_suite(const std::string& path, const ModelConfig& config, con
     suite.rows.push_back(std::move(*row));
   }
   for (const std::string& skill : filter.skills) {
-    if (!known.contains(skill)) return Err(Status::NotFound("--skill: {} has no skill \"{}\", but {}", path, skill, fmt::join(known, ", ")));
+    if (!known.contains(skill))
+      return Err(Status::NotFound("--skill: {} has no skill \"{}\", but {}", path, skill, fmt::join(known, ", ")));
   }
   if (suite.rows.empty()) return Err(Status::InvalidArgument("{}: no rows", path));
   return suite;
 }
 
-Result<SuiteResult> run_suite(Model& model, const Suite& suite, FunctionRef<void(int64_t)> on_progress, FunctionRef<bool()> stop) {
+Result<SuiteResult> run_suite(Model& model, const Suite& suite, FunctionRef<void(int64_t)> on_progress,
+                              FunctionRef<bool()> stop) {
   return SuiteRun(model, suite, on_progress, stop).Run();
 }
 

@@ -41,8 +41,9 @@ struct SuiteResult {
   bool interrupted = false;
 };
 
-/// A row passes when the greedy continuation of its prompt (lowest id on ties) starts with its answer; decoding stops at the first
-/// token that differs. Several rows decode in one step. `on_progress` gets the number of decided rows.
-Result<SuiteResult> run_suite(Model& model, const Suite& suite, FunctionRef<void(int64_t decided)> on_progress, FunctionRef<bool()> stop);
+/// A row passes when the greedy continuation of its prompt (lowest id on ties) starts with its answer; decoding stops at the
+/// first token that differs. Several rows decode in one step. `on_progress` gets the number of decided rows.
+Result<SuiteResult> run_suite(Model& model, const Suite& suite, FunctionRef<void(int64_t decided)> on_progress,
+                              FunctionRef<bool()> stop);
 
 }  // namespace deepinfer::cli

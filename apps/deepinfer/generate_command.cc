@@ -1,5 +1,6 @@
 #include <sys/random.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -23,7 +24,7 @@ struct GenerateOptions {
   std::optional<std::string> prompt_file;
   std::optional<std::string> system;
   std::optional<std::string> effort;
-  std::optional<uint64_t> seed;
+  std::optional<std::string> seed;  ///< as text: the library would saturate what is too large
   std::optional<int64_t> max_model_len;
   int64_t max_tokens = kDefaultMaxTokens;
   int64_t prefill_chunk = 512;
@@ -63,11 +64,23 @@ Result<std::string> read_prompt(const GenerateOptions& options) {
   return text;
 }
 
+Result<uint64_t> choose_seed(const std::optional<std::string>& given) {
+  uint64_t seed = 0;
+  if (given.has_value()) {
+    const auto [end, error] = std::from_chars(given->data(), given->data() + given->size(), seed);
+    if (error == std::errc() && end == given->data() + given->size()) return seed;
+    return Err(Status::OutOfRange("--seed is \"{}\", must be a whole number from 0 to {}", *given, UINT64_MAX));
+  }
+  if (::getrandom(&seed, sizeof(seed), 0) == sizeof(seed)) return seed;
+  return Err(Status::Internal("no random numbers from the system for the seed: give --seed"));
+}
+
 /// Raw: the user is trusted, added tokens that are spelled out count as such, and the start token is added if it is not there.
 Result<std::vector<int32_t>> encode_raw(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids = tokenizer.encode_with_added_tokens(text);
   const std::optional<int32_t> bos = tokenizer.added_token(kBosToken);
-  if (!bos.has_value()) return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", kBosToken));
+  if (!bos.has_value())
+    return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", kBosToken));
   if (ids.empty() || ids.front() != *bos) ids.insert(ids.begin(), *bos);
   return ids;
 }
@@ -84,18 +97,22 @@ Result<std::vector<int32_t>> encode(const GenerateOptions& options, const Tokeni
   return encode_prompt(tokenizer, render_prompt(prompt));
 }
 
-Result<GenerationRequest> make_request(const GenerateOptions& options, const LoadedModel& loaded, const std::string& text, uint64_t seed) {
+Result<GenerationRequest> make_request(const GenerateOptions& options, const LoadedModel& loaded, const std::string& text,
+                                       uint64_t seed) {
   const ModelConfig& config = loaded.config();
   GenerationRequest request;
   DI_ASSIGN_OR_RETURN(request.prompt, encode(options, *loaded.tokenizer, text));
   for (const int32_t id : request.prompt) {
-    if (id >= config.vocab_size) return Err(Status::DataLoss("tokenizer.json: token id {}, vocab_size is {}", id, config.vocab_size));
+    if (id >= config.vocab_size)
+      return Err(Status::DataLoss("tokenizer.json: token id {}, vocab_size is {}", id, config.vocab_size));
   }
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t context = std::min(options.max_model_len.value_or(config.max_position_embeddings), config.max_position_embeddings);
+  const int64_t context =
+      std::min(options.max_model_len.value_or(config.max_position_embeddings), config.max_position_embeddings);
   if (prompt_tokens >= context) {
-    return Err(Status::OutOfRange("the prompt has {} tokens, the context holds {} and needs room for one more ({})", prompt_tokens,
-                                  context, context < config.max_position_embeddings ? "--max-model-len" : "max_position_embeddings"));
+    return Err(Status::OutOfRange("the prompt has {} tokens, the context holds {} and needs room for one more ({})",
+                                  prompt_tokens, context,
+                                  context < config.max_position_embeddings ? "--max-model-len" : "max_position_embeddings"));
   }
   request.max_tokens = std::min(options.max_tokens, context - prompt_tokens);
   request.prefill_chunk = options.prefill_chunk;
@@ -125,7 +142,8 @@ std::string to_json(const std::string& text, const GenerationRequest& request, c
                          {"memory_bytes_per_second", nullable(p.memory_rate)},
                          {"memory_fraction", p.memory_rate > 0 ? Json(p.weight_rate / p.memory_rate) : Json(nullptr)},
                          {"weights_fit_in_cache", p.weights_fit_in_cache}};
-  json["memory"] = Json{{"peak_resident_bytes", p.peak_resident_bytes}, {"weight_bytes", p.weight_bytes}, {"cache_bytes", run.state_bytes}};
+  json["memory"] =
+      Json{{"peak_resident_bytes", p.peak_resident_bytes}, {"weight_bytes", p.weight_bytes}, {"cache_bytes", run.state_bytes}};
   json["backend"] = p.backend;
   json["threads"] = p.threads;
   json["seed"] = request.sampling.seed;
@@ -140,10 +158,7 @@ Result<int> run_generate(const GenerateOptions& options) {
     auto effort = parse_reasoning_effort(*options.effort);
     if (!effort) return Err(effort.error().with_context(fmt::format("--reasoning-effort is \"{}\"", *options.effort)));
   }
-  uint64_t seed = options.seed.value_or(0);
-  if (!options.seed.has_value() && ::getrandom(&seed, sizeof(seed), 0) != sizeof(seed)) {
-    return Err(Status::Internal("no random numbers from the system for the seed: give --seed"));
-  }
+  DI_ASSIGN_OR_RETURN(const uint64_t seed, choose_seed(options.seed));
   DI_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(options.model));
   DI_ASSIGN_OR_RETURN(const GenerationRequest request, make_request(options, loaded, prompt, seed));
 
@@ -210,12 +225,15 @@ void add_generate_command(CLI::App& app, Command& chosen) {
       ->type_name("N")
       ->group("Model");
 
-  CLI::Option* prompt = command->add_option("-p,--prompt", o.prompt, "The prompt (default: from standard input)")->type_name("TEXT");
-  CLI::Option* file = command->add_option("-f,--prompt-file", o.prompt_file, "A file with the prompt; one newline at its end is dropped")
-                          ->type_name("FILE");
+  CLI::Option* prompt =
+      command->add_option("-p,--prompt", o.prompt, "The prompt (default: from standard input)")->type_name("TEXT");
+  CLI::Option* file =
+      command->add_option("-f,--prompt-file", o.prompt_file, "A file with the prompt; one newline at its end is dropped")
+          ->type_name("FILE");
   file->excludes(prompt);
   CLI::Option* chat = command->add_flag("--chat", o.chat, "The prompt is what a user says (default)");
-  CLI::Option* raw = command->add_flag("--raw", o.raw, "The prompt is plain text to continue; special tokens are read and shown")->excludes(chat);
+  CLI::Option* raw = command->add_flag("--raw", o.raw, "The prompt is plain text to continue; special tokens are read and shown")
+                         ->excludes(chat);
   CLI::Option* system = command->add_option("--system", o.system, "System text")->type_name("TEXT")->excludes(raw);
   CLI::Option* think = command->add_flag("--think", o.think, "Let the model think before it answers")->excludes(raw);
   CLI::Option* effort = command->add_option("--reasoning-effort", o.effort, "low, medium, high, max or 1 to 100 (default: high)")

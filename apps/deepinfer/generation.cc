@@ -14,15 +14,18 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kInterrupted: return "interrupted";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kInterrupted:
+      return "interrupted";
   }
   return "";
 }
 
-Result<int64_t> prefill(Model& model, SequenceState& state, std::span<const int32_t> tokens, int64_t chunk, FunctionRef<bool()> stop,
-                        std::span<float> logits) {
+Result<int64_t> prefill(Model& model, SequenceState& state, std::span<const int32_t> tokens, int64_t chunk,
+                        FunctionRef<bool()> stop, std::span<float> logits) {
   const auto total = static_cast<int64_t>(tokens.size());
   int64_t done = 0;
   while (done < total && !stop()) {
@@ -75,7 +78,8 @@ Result<Generation> generate(Model& model, const GenerationRequest& request, Func
       break;
     }
     if (!go_on || stop()) break;
-    DI_ASSIGN_OR_RETURN(const int64_t rows, prefill(model, *state, {&token, 1}, 1, [] { return false; }, logits));
+    DI_ASSIGN_OR_RETURN(const int64_t rows, prefill(
+                                                model, *state, {&token, 1}, 1, [] { return false; }, logits));
     out.decode_steps += rows;
   }
   if (out.tokens.empty()) {

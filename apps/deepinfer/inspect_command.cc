@@ -1,5 +1,4 @@
 #include "checkpoint/inspect.h"
-
 #include "commands.h"
 #include "progress.h"
 #include "terminal.h"
@@ -33,7 +32,9 @@ Result<int> run_inspect(const InspectOptions& options) {
 void add_inspect_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("inspect", "What a checkpoint holds, what it needs, and whether it is whole");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("model", options->directory, "Checkpoint folder; config.json alone is enough for the plan")->required()->type_name("DIR");
+  command->add_option("model", options->directory, "Checkpoint folder; config.json alone is enough for the plan")
+      ->required()
+      ->type_name("DIR");
   command->add_option("--verify", options->verify, "headers, scales or full: every value (default: headers)")
       ->check(CLI::IsMember({"headers", "scales", "full"}))
       ->type_name("LEVEL");

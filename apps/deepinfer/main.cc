@@ -28,8 +28,8 @@ bool unknown_command(CLI::App& app, const std::string& word) {
 
 std::string version() {
   ThreadPool pool(1);
-  return fmt::format("deepinfer {} (commit {})\nbackends: {}, {}\n", build_version(), build_commit(), make_cpu_backend(&pool)->name(),
-                     make_reference_backend(&pool)->name());
+  return fmt::format("deepinfer {} (commit {})\nbackends: {}, {}\n", build_version(), build_commit(),
+                     make_cpu_backend(&pool)->name(), make_reference_backend(&pool)->name());
 }
 
 int run(int argc, char** argv) {

@@ -47,17 +47,18 @@ Performance measure_performance(const LoadedModel& loaded, const Generation& run
 
 std::string format_performance(const Performance& p) {
   const Generation& run = p.run;
-  std::string out = fmt::format("load      {:.1f} ms (checkpoint {:.1f} ms, tokenizer {:.1f} ms beside it, model {:.1f} ms)\n", p.load.total * 1e3,
-                                p.load.checkpoint * 1e3, p.load.tokenizer * 1e3, p.load.model * 1e3);
+  std::string out = fmt::format("load      {:.1f} ms (checkpoint {:.1f} ms, tokenizer {:.1f} ms beside it, model {:.1f} ms)\n",
+                                p.load.total * 1e3, p.load.checkpoint * 1e3, p.load.tokenizer * 1e3, p.load.model * 1e3);
   out += fmt::format("prompt    {} tokens, {:.1f} tokens/s\n", run.prefill_tokens, p.prefill_rate);
   out += fmt::format("generated {} tokens, {:.1f} tokens/s, {} ({}, {} threads)\n", run.tokens.size(), p.decode_rate,
                      finish_reason_name(run.finish), p.backend, p.threads);
   if (p.memory_rate > 0) {
-    out += fmt::format("weights   {:.2f} GB/s read, {:.2f} of the {:.2f} GB/s that this machine reads{}\n", p.weight_rate / 1e9,
-                       p.weight_rate / p.memory_rate, p.memory_rate / 1e9, p.weights_fit_in_cache ? " (weights fit in cache)" : "");
+    out +=
+        fmt::format("weights   {:.2f} GB/s read, {:.2f} of the {:.2f} GB/s that this machine reads{}\n", p.weight_rate / 1e9,
+                    p.weight_rate / p.memory_rate, p.memory_rate / 1e9, p.weights_fit_in_cache ? " (weights fit in cache)" : "");
   }
-  out += fmt::format("memory    {:.1f} MiB resident at most, of it weights {:.1f} MiB and caches {:.1f} MiB\n", mib(p.peak_resident_bytes),
-                     mib(p.weight_bytes), mib(run.state_bytes));
+  out += fmt::format("memory    {:.1f} MiB resident at most, of it weights {:.1f} MiB and caches {:.1f} MiB\n",
+                     mib(p.peak_resident_bytes), mib(p.weight_bytes), mib(run.state_bytes));
   return out;
 }
 

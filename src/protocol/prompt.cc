@@ -76,7 +76,8 @@ Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::span
     }
     flush();
     const std::optional<int32_t> id = tokenizer.added_token(segment.text);
-    if (!id.has_value()) return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", segment.text));
+    if (!id.has_value())
+      return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", segment.text));
     ids.push_back(*id);
   }
   flush();
