@@ -188,7 +188,7 @@ Result<int> run_generate(const GenerateOptions& options) {
   }
   // A reader that has seen enough (head) is no error.
   if (!written.ok() && written.code() != StatusCode::kCancelled) return Err(written);
-  return interrupted() ? kInterruptedExit : 0;
+  return run.finish == FinishReason::kInterrupted && interrupted() ? kInterruptedExit : 0;
 }
 
 void add_sampling_options(CLI::App& command, GenerateOptions& o) {
