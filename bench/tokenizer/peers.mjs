@@ -57,6 +57,7 @@ const run = (...more) => {
 run('--write', folder);
 const median = (list) => list.sort((a, b) => a - b)[Math.floor(list.length / 2)];
 
+const load = os.loadavg()[0];
 const results = [];
 for (const corpus of ['english', 'chinese', 'code']) {
   const documents = JSON.parse(fs.readFileSync(path.join(folder, `${corpus}.json`)));
@@ -99,5 +100,6 @@ for (const figure of results) {
   figure.conditions.date = date;
   figure.conditions.tokenizer = `${json.model.merges.length} merges`;
   figure.conditions.node = process.version;
+  figure.conditions.load_average_before = load;  // above 1: others were at work on the machine too
 }
 console.log(`[\n${results.map((r) => JSON.stringify(r)).join(',\n')}\n]`);

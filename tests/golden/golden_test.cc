@@ -244,7 +244,9 @@ TEST_P(Golden, LongPromptChoices) {
         }
         row_differences += missing;
         open_rows += missing > 0 ? 1 : 0;
-        if (missing > 0) EXPECT_LE(gap[static_cast<size_t>(r)], kOpenGap) << name("chosen") << " row " << rows - stored + r;
+        if (missing > 0) {
+          EXPECT_LE(gap[static_cast<size_t>(r)], kOpenGap) << name("chosen") << " row " << rows - stored + r;
+        }
       }
     }
     const auto ffn = golden_->f32(name("ffn_out_last"));

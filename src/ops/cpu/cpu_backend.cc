@@ -22,7 +22,9 @@ constexpr int64_t kRowWork = 16 << 10;
 }  // namespace
 
 CpuBackend::CpuBackend(ThreadPool* pool, const cpu::CpuKernels& kernels)
-    : pool_(pool), kernels_(kernels), rows_(cpu::row_ops()), local_(static_cast<size_t>(pool->size())) {}
+    : pool_(pool), kernels_(kernels), rows_(cpu::row_ops()), local_(static_cast<size_t>(pool->size())) {
+  for (Local& local : local_) local.scratch.reserve_discard(kernels.scratch_bytes);
+}
 
 void CpuBackend::for_rows(int64_t rows, int64_t row_work, FunctionRef<void(int64_t, int)> fn) {
   const int64_t grain = std::max<int64_t>(1, kRowWork / std::max<int64_t>(row_work, 1));
@@ -117,7 +119,7 @@ void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearO
     for_outputs(w.out, w.in, [&](int64_t begin, int64_t end, int thread) {
       AlignedBuffer<float>& y = local_[static_cast<size_t>(thread)].y;
       y.reserve_discard(rows * (end - begin));
-      kernels_.multiply_fp8(w, begin, end, packed_.data.data(), rows, y.data(), end - begin);
+      kernels_.multiply_fp8(w, begin, end, packed_.data.data(), rows, scratch(thread), y.data(), end - begin);
       for (int64_t r = 0; r < rows; ++r) rows_.to_bf16_row(y.data() + r * (end - begin), end - begin, output.y + r * w.out + begin);
     });
   }
@@ -129,7 +131,7 @@ void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, b
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
     part.reserve_discard(rows * (end - begin));
-    kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, part.data(), end - begin);
+    kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), part.data(), end - begin);
     for (int64_t r = 0; r < rows; ++r) rows_.to_bf16_row(part.data() + r * (end - begin), end - begin, y + r * w.out + begin);
   });
 }
@@ -137,8 +139,8 @@ void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, b
 void CpuBackend::linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) {
   if (rows == 0) return;
   pack_rows(packed_, PackKind::kBf16, x, rows, w.in, w.in, false);
-  for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int) {
-    kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, y + begin, w.out);
+  for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
+    kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), y + begin, w.out);
   });
 }
 
@@ -149,7 +151,7 @@ void CpuBackend::output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a,
     for_outputs(lora, wo_a.in, [&](int64_t begin, int64_t end, int thread) {
       AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
       part.reserve_discard(rows * (end - begin));
-      kernels_.multiply_fp8(wo_a, g * lora + begin, g * lora + end, packed_.data.data(), rows, part.data(), end - begin);
+      kernels_.multiply_fp8(wo_a, g * lora + begin, g * lora + end, packed_.data.data(), rows, scratch(thread), part.data(), end - begin);
       for (int64_t r = 0; r < rows; ++r) {
         rows_.to_bf16_row(part.data() + r * (end - begin), end - begin, y + r * wo_a.out + g * lora + begin);
       }

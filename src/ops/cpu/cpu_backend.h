@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
   struct Local {
     AlignedBuffer<float> y, y2;
     AlignedBuffer<bf16> row;
-    AlignedBuffer<char> query, keys;
+    AlignedBuffer<char> scratch, query, keys;
     AlignedBuffer<float> scores, weights;
     std::vector<uint64_t> rank_keys;
     std::vector<float> block_scores;
@@ -73,6 +73,7 @@ class CpuBackend final : public Backend {
   /// Calls fn(begin, end, thread) over output rows of a product whose row costs `row_bytes` of weights.
   void for_outputs(int64_t out, int64_t row_bytes, FunctionRef<void(int64_t, int64_t, int)> fn);
   void pack_rows(Packed& packed, cpu::PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t stride, bool quantize);
+  char* scratch(int thread) { return local_[static_cast<size_t>(thread)].scratch.data(); }
   char* tile_of(Packed& packed, int64_t row, int64_t* rows, int64_t* at) const;
 
   void sort_pairs(const ExpertsArgs& args, int64_t rows);

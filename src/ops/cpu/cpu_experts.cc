@@ -121,12 +121,12 @@ void CpuBackend::expert_hidden(const ExpertsArgs& args) {
     local.y2.reserve_discard(group.count * n);
     const char* x = pair_inputs_.data() + group.first * bytes;
     if (task / chunks + 1 == groups) {
-      kernels_.multiply_fp8(args.shared_w1, begin, end, x, group.count, local.y.data(), n);
-      kernels_.multiply_fp8(args.shared_w3, begin, end, x, group.count, local.y2.data(), n);
+      kernels_.multiply_fp8(args.shared_w1, begin, end, x, group.count, scratch(thread), local.y.data(), n);
+      kernels_.multiply_fp8(args.shared_w3, begin, end, x, group.count, scratch(thread), local.y2.data(), n);
     } else {
       const ExpertWeights& w = args.routed[static_cast<size_t>(group.expert)];
-      kernels_.multiply_fp4(w.w1, begin, end, x, group.count, local.y.data(), n);
-      kernels_.multiply_fp4(w.w3, begin, end, x, group.count, local.y2.data(), n);
+      kernels_.multiply_fp4(w.w1, begin, end, x, group.count, scratch(thread), local.y.data(), n);
+      kernels_.multiply_fp4(w.w3, begin, end, x, group.count, scratch(thread), local.y2.data(), n);
     }
     for (int64_t i = 0; i < group.count; ++i) {
       rows_.swiglu(local.y.data() + i * n, local.y2.data() + i * n, n, args.swiglu_limit, pair_weight_[static_cast<size_t>(group.first + i)],
@@ -168,9 +168,9 @@ void CpuBackend::expert_output(const ExpertsArgs& args) {
     local.y.reserve_discard(group.count * n);
     const char* x = pair_inner_.data() + group.first * bytes;
     if (task / chunks + 1 == groups) {
-      kernels_.multiply_fp8(args.shared_w2, begin, end, x, group.count, local.y.data(), n);
+      kernels_.multiply_fp8(args.shared_w2, begin, end, x, group.count, scratch(thread), local.y.data(), n);
     } else {
-      kernels_.multiply_fp4(args.routed[static_cast<size_t>(group.expert)].w2, begin, end, x, group.count, local.y.data(), n);
+      kernels_.multiply_fp4(args.routed[static_cast<size_t>(group.expert)].w2, begin, end, x, group.count, scratch(thread), local.y.data(), n);
     }
     for (int64_t i = 0; i < group.count; ++i) {
       rows_.to_bf16_row(local.y.data() + i * n, n, pair_output_.data() + (group.first + i) * hidden + begin);

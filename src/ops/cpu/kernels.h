@@ -18,11 +18,13 @@ enum class PackKind : uint8_t { kBf16, kFp8, kFp4 };
 
 /// Rows of a tile of packed inputs. A tile of r rows holds them interleaved: row i of column vector v at (v * r + i) * 64 bytes.
 inline constexpr int64_t kTileRows = 12;
-inline constexpr int64_t kTileRowsFp4 = 8;
+inline constexpr int64_t kTileRowsFp4 = 6;
 inline int64_t tile_rows(PackKind kind) { return kind == PackKind::kFp4 ? kTileRowsFp4 : kTileRows; }
 
 struct CpuKernels {
   const char* name;
+  /// Bytes of scratch that a call of multiply_* needs, 64-byte aligned.
+  int64_t scratch_bytes;
 
   /// Bytes of one packed row of k columns; a multiple of 64.
   int64_t (*packed_row_bytes)(PackKind kind, int64_t k);
@@ -31,9 +33,9 @@ struct CpuKernels {
 
   /// y[m * stride + o - begin] = weights row o times input row m, for o in [begin, end). Input: full tiles one after the other,
   /// then one of the remaining rows.
-  void (*multiply_fp8)(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride);
-  void (*multiply_fp4)(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride);
-  void (*multiply_bf16)(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride);
+  void (*multiply_fp8)(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
+  void (*multiply_fp4)(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
+  void (*multiply_bf16)(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
 
   // Attention of one query: the list of keys is cut into blocks of kKeyBlock; `score_block` unpacks a block and scores it for all
   // heads, `weigh_heads` turns scores into probabilities and sums the values for some heads.

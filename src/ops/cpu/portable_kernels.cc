@@ -77,7 +77,7 @@ void multiply(int64_t begin, int64_t end, int64_t k, PackKind kind, const char* 
   }
 }
 
-void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
+void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char*, float* y, int64_t stride) {
   multiply(begin, end, w.in, PackKind::kFp8, x, m, y, stride, [&](int64_t o, int64_t k0, int64_t n, float* out) {
     const uint8_t* values = w.values + o * w.in + k0;
     const uint8_t* scales = w.scales + o / kScaleGroup * (w.in / kScaleGroup) + k0 / kScaleGroup;
@@ -85,7 +85,7 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
   });
 }
 
-void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
+void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char*, float* y, int64_t stride) {
   multiply(begin, end, w.in, PackKind::kFp4, x, m, y, stride, [&](int64_t o, int64_t k0, int64_t n, float* out) {
     const uint8_t* codes = w.codes + o * (w.in / 2) + k0 / 2;
     const uint8_t* scales = w.scales + o * (w.in / kScaleGroup) + k0 / kScaleGroup;
@@ -93,7 +93,7 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
   });
 }
 
-void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, float* y, int64_t stride) {
+void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char*, float* y, int64_t stride) {
   multiply(begin, end, w.in, PackKind::kBf16, x, m, y, stride, [&](int64_t o, int64_t k0, int64_t n, float* out) {
     for (int64_t i = 0; i < n; i += 16) store(out + i, load_bf16(w.values + o * w.in + k0 + i));
   });
@@ -186,7 +186,7 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
 }
 
 const CpuKernels* GetPortableKernels() {
-  static const CpuKernels kernels = {hwy::TargetName(HWY_TARGET), PackedRowBytes, Pack, MultiplyFp8, MultiplyFp4, MultiplyBf16, QueryBytes,
+  static const CpuKernels kernels = {hwy::TargetName(HWY_TARGET), 0, PackedRowBytes, Pack, MultiplyFp8, MultiplyFp4, MultiplyBf16, QueryBytes,
                                      KeysBytes, PackQuery, ScoreBlock, WeighHeads, ScoreIndex};
   return &kernels;
 }
