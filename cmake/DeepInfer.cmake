@@ -1,12 +1,10 @@
 # Options common to every target, and the two functions that declare targets.
 
 add_library(deepinfer_options INTERFACE)
+# One rounding per operation, whatever the instruction set (-ffp-contract=off): results must not depend on what the compiler fuses.
 target_compile_options(deepinfer_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-psabi
-  # One rounding per operation, whatever the instruction set: results must not depend on what the compiler fuses.
-  -ffp-contract=off
-  -fno-math-errno)
-target_compile_options(deepinfer_options INTERFACE $<$<CONFIG:Release>:-O3> -g1)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Wno-psabi;-ffp-contract=off;-fno-math-errno;-g1>"
+  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>")
 if(DEEPINFER_SANITIZE)
   target_compile_options(deepinfer_options INTERFACE
     -fsanitize=${DEEPINFER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

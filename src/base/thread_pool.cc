@@ -12,6 +12,8 @@ namespace {
 // Long enough to bridge the gap between two loops of a decode step, short enough not to burn a shared core for nothing.
 constexpr int kSpins = 4000;
 
+constexpr uint32_t kClosed = 0xffffffffu;  // a chunk that no loop has
+
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -74,10 +76,13 @@ void ThreadPool::run(int64_t chunks, FunctionRef<void(int64_t, int)> fn) {
     for (int64_t i = 0; i < chunks; ++i) fn(i, 0);
     return;
   }
+  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
+  // The old ticket goes first. A thread that is still in `drain` of the loop before holds it: if that thread sees the new number
+  // of chunks (larger than the old one, so that chunks seem to be left) or the new body, its exchange must fail.
+  ticket_.store(static_cast<uint64_t>(epoch) << 32 | kClosed, std::memory_order_release);
   body_.store(&fn, std::memory_order_release);
   chunks_.store(chunks, std::memory_order_release);
   done_.store(0, std::memory_order_release);
-  const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   ticket_.store(static_cast<uint64_t>(epoch) << 32, std::memory_order_release);
   epoch_.store(epoch, std::memory_order_release);
   epoch_.notify_all();

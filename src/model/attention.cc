@@ -69,7 +69,7 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
       SequenceState& state = *sequence.state;
       const int64_t start = state.length();
       const int64_t end = start + sequence.count;
-      const int64_t row0 = step.first_row[s] - start;
+      const int64_t row0 = b.first_row[s] - start;
       for (int64_t p = start / 2 * 2; p < end / 2 * 2; ++p) {
         // The first half of an open pair came in an earlier step.
         b.pool_kv.push_back(p < start ? state.tail_kv(source, p) : b.comp_kv.data() + (row0 + p) * dim);
@@ -81,7 +81,7 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
       const StepSequence& sequence = step.batch->sequences[s];
       SequenceState& state = *sequence.state;
       const int64_t end = state.length() + sequence.count;
-      const int64_t row0 = step.first_row[s] - state.length();
+      const int64_t row0 = b.first_row[s] - state.length();
       for (int64_t p = std::max(state.length(), end - state.tail_capacity()); p < end; ++p) {
         std::copy_n(b.comp_kv.data() + (row0 + p) * dim, dim, state.tail_kv(source, p));
         std::copy_n(b.comp_gate.data() + (row0 + p) * dim, dim, state.tail_gate(source, p));
@@ -123,7 +123,7 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
   for (const StepSequence& sequence : step.batch->sequences) {
     const PagedRows keys = sequence.state->index_rows(source);
     for (int64_t i = 0; i < sequence.count; ++i, ++row) {
-      const int64_t visible = (step.positions[static_cast<size_t>(row)] + 1) / ratio;
+      const int64_t visible = (b.positions[static_cast<size_t>(row)] + 1) / ratio;
       b.index_queries[static_cast<size_t>(row)] = {keys, visible, b.chosen.data() + row * c.index_topk, 0};
       must_score = must_score || visible > c.index_topk;
     }
@@ -172,7 +172,7 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
                             .row_bytes = c.window_row_bytes()};
     const PagedRows compressed = source >= 0 ? state.main_rows(source) : PagedRows{};
     for (int64_t i = 0; i < sequence.count; ++i, ++row) {
-      const int64_t position = step.positions[static_cast<size_t>(row)];
+      const int64_t position = b.positions[static_cast<size_t>(row)];
       b.queries[static_cast<size_t>(row)] = {.window = window,
                                              .window_first = std::max<int64_t>(0, position - c.sliding_window + 1),
                                              .window_last = position,
@@ -197,7 +197,7 @@ void Model::commit_window(Step& step, int64_t layer) {
     const int64_t end = state.length() + sequence.count;
     uint8_t* ring = state.window_ring(layer);
     for (int64_t p = std::max(state.length(), end - state.window_capacity()); p < end; ++p) {
-      std::memcpy(ring + p % state.window_capacity() * bytes, step.b->window_kv.data() + (step.first_row[s] + p - state.length()) * bytes,
+      std::memcpy(ring + p % state.window_capacity() * bytes, step.b->window_kv.data() + (step.b->first_row[s] + p - state.length()) * bytes,
                   static_cast<size_t>(bytes));
     }
   }

@@ -66,7 +66,11 @@ Status Model::check(const StepBatch& batch) const {
   int64_t counted = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const StepSequence& s = batch.sequences[i];
+    if (s.state == nullptr) return Status::InvalidArgument("step: sequence {} has no state", i);
     if (s.count < 1) return Status::InvalidArgument("step: sequence {} has {} new tokens", i, s.count);
+    for (size_t j = 0; j < i; ++j) {
+      if (batch.sequences[j].state == s.state) return Status::InvalidArgument("step: sequences {} and {} are the same state", j, i);
+    }
     if (s.state->length() + s.count > config_.max_position_embeddings) {
       return Status::OutOfRange("step: sequence {} would reach {} positions, max_position_embeddings is {}", i,
                                 s.state->length() + s.count, config_.max_position_embeddings);
@@ -149,15 +153,16 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   b.index_queries.resize(static_cast<size_t>(rows));
 
   step.rope_pairs = pairs;
-  step.positions.reserve(static_cast<size_t>(rows));
+  b.positions.clear();
+  b.first_row.clear();
   int64_t row = 0;
   for (const StepSequence& s : batch.sequences) {
-    step.first_row.push_back(row);
+    b.first_row.push_back(row);
     std::vector<int32_t>& history = s.state->history();
     const int64_t start = s.state->length();
     for (int64_t i = 0; i < s.count; ++i, ++row) {
       const int64_t position = start + i;
-      step.positions.push_back(position);
+      b.positions.push_back(position);
       plain_rope_.fill(position, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
       compressed_rope_.fill(position, b.compressed_cos.data() + row * pairs, b.compressed_sin.data() + row * pairs);
       if (c.engram_layer_ids.empty()) continue;
@@ -174,7 +179,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
     }
   }
   const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
-  const int64_t longest = *std::max_element(step.positions.begin(), step.positions.end()) + 1;
+  const int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
   step.candidate_words = ((longest + block - 1) / block + 63) / 64;
   if (c.candidate_source_layer_id >= 0 && (longest + block - 1) / block > c.candidate_topk_blocks) {
     b.candidates.reserve_discard(rows * step.candidate_words);

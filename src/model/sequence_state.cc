@@ -67,7 +67,8 @@ Status SequenceState::reserve(int64_t length) {
     }
     pages_.push_back(page);
   }
-  history_.reserve(static_cast<size_t>(length));
+  // Doubling: a decode step must not copy the history each time.
+  if (history_.capacity() < static_cast<size_t>(length)) history_.reserve(std::max(static_cast<size_t>(length), 2 * history_.capacity()));
   return Status::Ok();
 }
 

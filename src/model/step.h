@@ -41,6 +41,8 @@ struct Model::Buffers {
   std::vector<AttentionQuery> queries;
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
+  std::vector<int64_t> positions;     ///< [rows]
+  std::vector<int64_t> first_row;     ///< [sequences]
 };
 
 struct Model::Step {
@@ -49,8 +51,6 @@ struct Model::Step {
   Buffers* b = nullptr;
   int64_t rows = 0;
   const uint8_t* image = nullptr;     ///< [rows] or nullptr
-  std::vector<int64_t> positions;     ///< [rows]
-  std::vector<int64_t> first_row;     ///< [sequences]
   int64_t pairs = 0;                  ///< groups of ratio 2 that complete in this step, all sequences
   int64_t candidate_words = 0;
 

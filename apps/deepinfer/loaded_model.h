@@ -1,0 +1,47 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "tokenizer/tokenizer.h"
+
+namespace deepinfer::cli {
+
+/// Flags that every command with a model shares.
+struct ModelOptions {
+  std::string model;
+  std::string backend = "cpu";
+  int threads = 0;  ///< 0: as many as the process may use
+
+  void add_to(CLI::App& command);
+};
+
+struct LoadTimes {
+  double checkpoint = 0;  ///< seconds, beside the tokenizer in another thread
+  double tokenizer = 0;   ///< with the Engram token map
+  double model = 0;
+  double total = 0;
+};
+
+/// Everything that runs a checkpoint. Members are destroyed in the reverse order, which is what they need.
+struct LoadedModel {
+  std::unique_ptr<ThreadPool> pool;
+  std::unique_ptr<Backend> backend;
+  std::shared_ptr<const Checkpoint> checkpoint;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<Model> model;
+  LoadTimes times;
+
+  const ModelConfig& config() const { return model->config(); }
+};
+
+/// Maps and checks the checkpoint, with a line of progress on a terminal.
+Result<LoadedModel> load_model(const ModelOptions& options);
+
+}  // namespace deepinfer::cli

@@ -1,0 +1,40 @@
+#include "progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+
+#include "terminal.h"
+
+namespace deepinfer::cli {
+namespace {
+
+constexpr int kBarWidth = 30;
+// Short work shows nothing: a line that flashes by is noise.
+constexpr std::chrono::milliseconds kInterval{100};
+
+}  // namespace
+
+ProgressLine::ProgressLine() : terminal_(stderr_is_terminal()), last_(Clock::now()) {}
+
+void ProgressLine::update(std::string_view label, double done, double total, std::string_view detail) {
+  if (!terminal_ || Clock::now() - last_ < kInterval) return;
+  last_ = Clock::now();
+  shown_ = true;
+  const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
+  const auto filled = static_cast<size_t>(part * kBarWidth);
+  fmt::print(stderr, "\r\x1b[2K{} [{}{}] {:3.0f}% {}", label, std::string(filled, '#'), std::string(kBarWidth - filled, ' '),
+             part * 100, detail);
+  std::fflush(stderr);
+}
+
+void ProgressLine::clear() {
+  if (!shown_) return;
+  shown_ = false;
+  fmt::print(stderr, "\r\x1b[2K");
+  std::fflush(stderr);
+}
+
+}  // namespace deepinfer::cli
