@@ -99,6 +99,18 @@ Status Model::check(const StepBatch& batch) const {
   return Status::Ok();
 }
 
+Status Model::reserve_pages(const StepBatch& batch) const {
+  std::vector<int64_t> had;
+  for (const StepSequence& s : batch.sequences) {
+    had.push_back(s.state->page_count());
+    Status status = s.state->reserve(s.state->length() + s.count);
+    if (status.ok()) continue;
+    for (size_t i = 0; i < had.size(); ++i) batch.sequences[i].state->release_reserved(had[i]);
+    return status;
+  }
+  return Status::Ok();
+}
+
 void Model::prepare(const StepBatch& batch, Step& step) {
   Buffers& b = *step.b;
   const ModelConfig& c = config_;
@@ -176,7 +188,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
 
 Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer) {
   DI_RETURN_IF_ERROR(check(batch));
-  for (const StepSequence& s : batch.sequences) DI_RETURN_IF_ERROR(s.state->reserve(s.state->length() + s.count));
+  DI_RETURN_IF_ERROR(reserve_pages(batch));
 
   const ModelConfig& c = config_;
   const int64_t n = c.hc_mult;

@@ -78,6 +78,8 @@ class Model {
   Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend, const Options& options);
 
   Status check(const StepBatch& batch) const;
+  /// Pages for the new positions of all sequences, or of none.
+  Status reserve_pages(const StepBatch& batch) const;
   void prepare(const StepBatch& batch, Step& step);
   void run_block(Step& step, int64_t layer);
   void run_engram(Step& step, int64_t layer);

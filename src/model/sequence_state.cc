@@ -72,6 +72,14 @@ Status SequenceState::reserve(int64_t length) {
   return Status::Ok();
 }
 
+void SequenceState::release_reserved(int64_t count) {
+  DI_CHECK(count * kPagePositions >= length_ || layout_->page_bytes == 0, "{} pages cannot hold {} positions", count, length_);
+  while (page_count() > count) {
+    allocator_->free(pages_.back());
+    pages_.pop_back();
+  }
+}
+
 Status SequenceState::truncate(int64_t length) {
   if (length < 0 || length > length_) return Status::OutOfRange("truncate to {}: the sequence has {} positions", length, length_);
   if (length == 0) {

@@ -63,6 +63,9 @@ class SequenceState {
 
   /// Pages for positions below `length`; on error nothing has changed.
   Status reserve(int64_t length);
+  int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
+  /// Takes `reserve` back: frees the pages from number `count` on, none of which holds a position.
+  void release_reserved(int64_t count);
   /// Forgets positions from `length` on. Possible down to high - slack, and to 0.
   Status truncate(int64_t length);
   /// Makes `count` more positions part of the sequence; their rows have been written.

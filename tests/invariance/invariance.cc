@@ -1,0 +1,175 @@
+#include "invariance/invariance.h"
+
+#include <stdexcept>
+
+#include "testing/paths.h"
+
+namespace deepinfer::testing {
+namespace {
+
+// Micro with sizes that are no multiples of anything, other ratios, and the fewest of what can be few.
+void odd(nlohmann::json& t) {
+  t["num_attention_heads"] = 6;
+  t["o_groups"] = 3;
+  t["o_lora_rank"] = 32;
+  t["hidden_size"] = 96;
+  t["moe_intermediate_size"] = 160;
+  t["n_routed_experts"] = 5;
+  t["num_experts_per_tok"] = 3;
+  t["head_dim"] = 64;
+  t["sliding_window"] = 5;
+  t["compress_ratios"] = {2, 2, 0, 2, 1, 1, 1, 0, 0};
+  t["kv_source_layer_ids"] = {0, 3, 4};
+  t["index_source_layer_ids"] = {0, 1, 3, 4, 6};
+  t["candidate_source_layer_id"] = 4;
+  t["candidate_topk_blocks"] = 5;
+  t["candidate_block_size"] = 3;
+  t["index_topk"] = 7;
+  t["index_n_heads"] = 3;
+  t["hc_mult"] = 4;
+  t["dspark_target_layer_ids"] = {1, 3, 6};
+}
+
+// More experts than a byte counts.
+void many(nlohmann::json& t) {
+  t["n_routed_experts"] = 300;
+  t["num_experts_per_tok"] = 6;
+}
+
+}  // namespace
+
+Subject::Subject(const Setting& setting, int threads) {
+  const std::string checkpoint = setting.checkpoint;
+  if (checkpoint == "nano") {
+    nano_ = load_model(nano_dir(), setting.backend, threads);
+    model_ = nano_.model.get();
+    return;
+  }
+  random_ = make_random_model(
+      setting.backend, threads,
+      checkpoint == "odd"    ? odd
+      : checkpoint == "many" ? many
+                             : [](nlohmann::json&) {});
+  model_ = random_.model.get();
+}
+
+std::vector<int32_t> Subject::tokens(int64_t count, uint64_t seed) const {
+  Random random(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random.between(3, config().vocab_size - 20));
+  return ids;
+}
+
+Track::Track(Subject& subject) : pages(subject.model().page_layout().page_bytes), state(subject.model().new_sequence(&pages)) {}
+
+void Track::truncate(int64_t length) {
+  const Status status = state->truncate(length);
+  ASSERT_TRUE(status.ok()) << status.message();
+  tokens.resize(static_cast<size_t>(length));
+  logits.resize(static_cast<size_t>(length));
+  taps.resize(static_cast<size_t>(length));
+}
+
+void run_step(Subject& subject, const std::vector<Append>& appends, int64_t every) {
+  std::vector<int32_t> ids, rows;
+  std::vector<StepSequence> sequences;
+  for (const Append& a : appends) {
+    const auto count = static_cast<int64_t>(a.tokens.size());
+    for (int64_t i = 0; i < count; ++i) {
+      if ((a.track->length() + i) % every == 0 || i + 1 == count)
+        rows.push_back(static_cast<int32_t>(static_cast<int64_t>(ids.size()) + i));
+    }
+    ids.insert(ids.end(), a.tokens.begin(), a.tokens.end());
+    sequences.push_back({a.track->state.get(), count});
+  }
+  StepBatch batch;
+  batch.tokens = ids;
+  batch.sequences = sequences;
+  batch.logit_rows = rows;
+  const auto out = subject.model().forward(batch);
+  ASSERT_TRUE(out.has_value()) << out.error().message();
+  const auto vocab = static_cast<size_t>(subject.config().vocab_size);
+  const size_t tap = out->main_hidden.size() / ids.size();
+  size_t row = 0;
+  size_t wanted = 0;
+  for (const Append& a : appends) {
+    for (int32_t id : a.tokens) {
+      a.track->tokens.push_back(id);
+      const auto taps = out->main_hidden.subspan(row * tap, tap);
+      a.track->taps.emplace_back(taps.begin(), taps.end());
+      a.track->logits.emplace_back();
+      if (wanted < rows.size() && rows[wanted] == static_cast<int32_t>(row)) {
+        const auto logits = out->logits.subspan(wanted++ * vocab, vocab);
+        a.track->logits.back().assign(logits.begin(), logits.end());
+      }
+      ++row;
+    }
+  }
+}
+
+std::vector<std::pair<std::string, std::vector<uint8_t>>> snapshot(Subject& subject, SequenceState& state) {
+  const ModelConfig& c = subject.config();
+  const PageLayout& layout = subject.model().page_layout();
+  const int64_t length = state.length();
+  std::vector<std::pair<std::string, std::vector<uint8_t>>> parts;
+  const auto add = [&](std::vector<uint8_t>& to, const void* from, int64_t bytes) {
+    const auto* p = static_cast<const uint8_t*>(from);
+    to.insert(to.end(), p, p + bytes);
+  };
+  for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
+    std::vector<uint8_t> rows;
+    for (int64_t p = std::max<int64_t>(0, length - c.sliding_window + 1); p < length; ++p) {
+      add(rows, state.window_ring(layer) + p % state.window_capacity() * c.window_row_bytes(), c.window_row_bytes());
+    }
+    parts.emplace_back(fmt::format("window of layer {}", layer), std::move(rows));
+  }
+  for (size_t s = 0; s < layout.sources.size(); ++s) {
+    const auto source = static_cast<int64_t>(s);
+    std::vector<uint8_t> main, index, tail;
+    for (int64_t j = 0; j < length / layout.sources[s].ratio; ++j) {
+      add(main, state.main_rows(source).row(j), layout.main_row_bytes);
+      add(index, state.index_rows(source).row(j), layout.index_row_bytes);
+    }
+    if (layout.sources[s].ratio == 2 && length % 2 == 1) {
+      add(tail, state.tail_kv(source, length - 1), c.head_dim * 4);
+      add(tail, state.tail_gate(source, length - 1), c.head_dim * 4);
+    }
+    parts.emplace_back(fmt::format("compressed rows of source {}", s), std::move(main));
+    parts.emplace_back(fmt::format("index keys of source {}", s), std::move(index));
+    parts.emplace_back(fmt::format("tail of source {}", s), std::move(tail));
+  }
+  std::vector<uint8_t> history;
+  add(history, state.history().data(), static_cast<int64_t>(state.history().size() * sizeof(int32_t)));
+  parts.emplace_back("history", std::move(history));
+  return parts;
+}
+
+namespace {
+template <typename T>
+bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+}  // namespace
+
+void expect_equal(Subject& subject, Track& got, Track& want) {
+  ASSERT_EQ(got.tokens, want.tokens);
+  ASSERT_EQ(got.length(), want.length());
+  for (size_t p = 0; p < want.tokens.size(); ++p) {
+    ASSERT_TRUE(same_bytes(got.taps[p], want.taps[p])) << "hidden states of position " << p << " of " << want.length();
+    if (got.logits[p].empty() || want.logits[p].empty()) continue;
+    ASSERT_TRUE(same_bytes(got.logits[p], want.logits[p])) << "logits of position " << p << " of " << want.length();
+  }
+  const auto a = snapshot(subject, *got.state);
+  const auto b = snapshot(subject, *want.state);
+  for (size_t i = 0; i < b.size(); ++i)
+    ASSERT_TRUE(same_bytes(a[i].second, b[i].second)) << b[i].first << ", length " << want.length();
+}
+
+void expect_true(Subject& subject, Track& got, int64_t every) {
+  if (got.tokens.empty()) return;
+  Track alone(subject);
+  run_step(subject, {{&alone, got.tokens}}, every);
+  expect_equal(subject, got, alone);
+}
+
+}  // namespace deepinfer::testing

@@ -1,0 +1,111 @@
+// Matrix products.
+
+#include "ops/op_inputs.h"
+
+namespace deepinfer::testing {
+namespace {
+
+struct MatrixDims {
+  int64_t in;
+  std::vector<int64_t> outs;
+};
+// Columns: the least, odd multiples of 32, above one stretch of decoded weights (2048). Rows of weights: not multiples of 4,
+// 16, 32 or 64, and more than one chunk.
+const std::vector<MatrixDims> kDims = {{32, {1, 5}},    {64, {33, 64}},  {96, {100, 7}},  {128, {130}},
+                                       {160, {17, 96}}, {256, {96, 64}}, {2304, {3, 66}}, {5120, {130, 40}}};
+const std::vector<int64_t>& counts_of(int64_t in) { return in > 1024 ? kFewCounts : kManyCounts; }
+
+// Small integers: every order of summation gives the same result, so the outputs must be the reference's.
+std::vector<bf16> integers(Random& random, int64_t count) {
+  std::vector<bf16> x(static_cast<size_t>(count));
+  for (bf16& v : x) v = to_bf16(static_cast<float>(random.between(-7, 7)));
+  return x;
+}
+
+Fp8Matrix integer_matrix(Random& random, int64_t out, int64_t in) {
+  Fp8Matrix w(random, out, in);
+  for (uint8_t& v : w.values) v = float_to_e4m3(static_cast<float>(random.between(-8, 8)));
+  for (uint8_t& s : w.scales) s = static_cast<uint8_t>(random.between(126, 128));
+  return w;
+}
+
+std::string name_of(const char* op, const MatrixDims& d, bool exact) {
+  return fmt::format("{}{}_{}_{}", op, exact ? "_exact" : "", d.in, fmt::join(d.outs, "_"));
+}
+
+OpCase linear_fp8_case(const MatrixDims& d, bool exact) {
+  return {name_of("linear_fp8", d, exact), counts_of(d.in), [=]() -> RunRows {
+            Random random(20);
+            std::vector<Fp8Matrix> weights;
+            for (int64_t out : d.outs)
+              weights.push_back(exact ? integer_matrix(random, out, d.in) : Fp8Matrix(random, out, d.in));
+            const int64_t rows = counts_of(d.in).back();
+            const auto x = exact ? integers(random, rows * d.in) : activations(random, rows, d.in);
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<std::vector<bf16>> y;
+              std::vector<LinearOutput> outputs;
+              for (const Fp8Matrix& w : weights) y.emplace_back(static_cast<size_t>(count * w.out));
+              for (size_t i = 0; i < weights.size(); ++i) outputs.push_back({weights[i].view(), y[i].data()});
+              b.linear_fp8(x.data() + begin * d.in, count, outputs);
+              Outputs result;
+              for (size_t i = 0; i < weights.size(); ++i) {
+                result.push_back(output_of(fmt::format("y{}", i), exact ? Compare::kBits : Compare::kBf16, y[i], weights[i].out));
+              }
+              return result;
+            };
+          }};
+}
+
+OpCase linear_bf16_case(const MatrixDims& d, bool exact) {
+  return {name_of("linear_bf16", d, exact), counts_of(d.in), [=]() -> RunRows {
+            Random random(21);
+            const int64_t out = d.outs[0];
+            const auto w = exact ? integers(random, out * d.in)
+                                 : bf16_weights(random, out * d.in, 1.0f / std::sqrt(static_cast<float>(d.in)));
+            const int64_t rows = counts_of(d.in).back();
+            const auto x = exact ? integers(random, rows * d.in) : activations(random, rows, d.in);
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<bf16> y(static_cast<size_t>(count * out));
+              std::vector<float> z(y.size());
+              b.linear_bf16(x.data() + begin * d.in, count, {w.data(), out, d.in}, y.data());
+              b.linear_bf16_fp32(x.data() + begin * d.in, count, {w.data(), out, d.in}, z.data());
+              return {output_of("bf16", exact ? Compare::kBits : Compare::kBf16, y, out),
+                      output_of("fp32", exact ? Compare::kBits : Compare::kFloat, z, out)};
+            };
+          }};
+}
+
+OpCase output_lora_case(int64_t groups, int64_t in, int64_t lora, bool exact) {
+  return {fmt::format("output_lora{}_{}x{}x{}", exact ? "_exact" : "", groups, in, lora), counts_of(in), [=]() -> RunRows {
+            Random random(22);
+            const Fp8Matrix w = exact ? integer_matrix(random, groups * lora, in) : Fp8Matrix(random, groups * lora, in);
+            const int64_t rows = counts_of(in).back();
+            const auto o = exact ? integers(random, rows * groups * in) : activations(random, rows, groups * in);
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<bf16> y(static_cast<size_t>(count * groups * lora));
+              b.output_lora(o.data() + begin * groups * in, count, w.view(), groups, y.data());
+              return {output_of("y", exact ? Compare::kBits : Compare::kBf16, y, groups * lora)};
+            };
+          }};
+}
+
+}  // namespace
+
+std::vector<OpCase> matrix_op_cases() {
+  std::vector<OpCase> cases;
+  for (const MatrixDims& d : kDims) {
+    for (bool exact : {false, true}) {
+      cases.push_back(linear_fp8_case(d, exact));
+      cases.push_back(linear_bf16_case(d, exact));
+    }
+  }
+  for (bool exact : {false, true}) {
+    cases.push_back(output_lora_case(2, 256, 64, exact));
+    cases.push_back(output_lora_case(2, 64, 16, exact));  // a group starts in the middle of a tile of scales
+    cases.push_back(output_lora_case(1, 32, 48, exact));
+    cases.push_back(output_lora_case(8, 4096, 24, exact));
+  }
+  return cases;
+}
+
+}  // namespace deepinfer::testing
