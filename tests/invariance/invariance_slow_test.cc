@@ -44,7 +44,7 @@ TEST_P(InvarianceSlow, LongPrompt) {
 }
 
 TEST_P(InvarianceSlow, RandomSchedules) {
-  const int seeds = nano() ? 6 : 60;
+  const int seeds = nano() ? 6 : std::string(GetParam().checkpoint) == "many" ? 6 : 20;
   for (int seed = 0; seed < seeds; ++seed) {
     ASSERT_NO_FATAL_FAILURE(
         testing::run_random_schedule(subject_, static_cast<uint64_t>(500 + seed), nano() ? 40 : 60, 8, nano() ? 400 : 500));
