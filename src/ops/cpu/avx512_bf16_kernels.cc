@@ -263,6 +263,12 @@ class Scratch {
   alignas(64) char stack_[kBytes];
 };
 
+// Asks for the packed weights of the next column block, or of the next rows' first, while the present one is being multiplied: rows
+// are far apart, so the processor does not see a stream.
+inline void prefetch_row(const uint8_t* p, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p) + i, _MM_HINT_T1);
+}
+
 // Walks the blocks described above. widen(o, v0, v1, out) writes the weight rows' column vectors [v0, v1) to `out`;
 // tile(sums, first, weights, pair rows, tile rows, vectors, inputs) adds one column block to one tile's sums.
 template <int64_t kTile, int64_t kVectorUnit, typename Widen, typename Tile>
@@ -361,6 +367,11 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
         decoder.widen(w.in - v * 32 >= 64 ? load(p) : _mm512_maskz_loadu_epi8(0xffffffffull, p), &w0, &w1);
         _mm512_store_si512(out + i * *pitch + (v - v0) * 64, add_exponent(w0, biases[(v - v0) / 2]));
         _mm512_store_si512(out + i * *pitch + (v - v0) * 64 + 64, add_exponent(w1, biases[(v - v0) / 2]));
+      }
+      if (v1 * 32 < w.in) {
+        prefetch_row(w.values + (o + i) * w.in + v1 * 32, least(w.in - v1 * 32, (v1 - v0) * 32));
+      } else if (o + i + kBlockWeights < w.out) {
+        prefetch_row(w.values + (o + i + kBlockWeights) * w.in, (v1 - v0) * 32);
       }
     }
     return out;
@@ -499,6 +510,11 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
         char* p = out + i * *pitch + (b - v0 / 4) * kFp4BlockBytes;
         for (int n = 0; n < 4; ++n) _mm512_store_si512(p + n * 64, wide[n]);
         _mm512_store_ps(p + 256, e8m0_lanes(columns >= 128 ? load_scales(scale, 4) : load_scales(scale, columns / kScaleGroup)));
+      }
+      if (v1 * 32 < w.in) {
+        prefetch_row(codes(o + i) + v1 * 16, least(w.in / 2 - v1 * 16, (v1 - v0) * 16));
+      } else if (o + i + kBlockWeights < w.out) {
+        prefetch_row(codes(o + i + kBlockWeights), (v1 - v0) * 16);
       }
     }
     return out;

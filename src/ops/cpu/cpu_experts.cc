@@ -13,7 +13,7 @@ namespace deepinfer {
 using cpu::PackKind;
 
 namespace {
-constexpr int64_t kExpertChunk = 64;  // output rows of an expert's matrix in one piece of work
+constexpr int64_t kExpertChunk = 256;  // output rows of an expert's matrix in one piece of work
 }
 
 void CpuBackend::route(const RouteArgs& args, int64_t rows) {

@@ -18,7 +18,7 @@ enum class PackKind : uint8_t { kBf16, kFp8, kFp4 };
 
 /// Rows of a tile of packed inputs. A tile of r rows holds them interleaved: row i of column vector v at (v * r + i) * 64 bytes.
 inline constexpr int64_t kTileRows = 12;
-inline constexpr int64_t kTileRowsFp4 = 6;
+inline constexpr int64_t kTileRowsFp4 = 8;
 inline int64_t tile_rows(PackKind kind) { return kind == PackKind::kFp4 ? kTileRowsFp4 : kTileRows; }
 
 struct CpuKernels {
