@@ -179,46 +179,60 @@ inline void write_sums(const Sums<kRows, kWeights>& s, float* y, int64_t stride,
   }
 }
 
-// Few input rows: weights are read once, row after row, as one stream per thread. Several rows at a time would hide the latency
-// of the sums better, and read memory 10 to 15 % slower (bench/lab/README.md).
+// Lane sums of kSpan column vectors start from zero and are then added to the total, in order. Without that, one row's sum is a
+// single chain of dependent instructions, and the chain, not memory, sets the pace; with it, spans overlap.
+constexpr int64_t kSpan = 40;
+
+// Few input rows: weights are read once, row after row, as one stream per thread. Several rows at a time read memory 10 to 15 %
+// slower (bench/lab/README.md).
 constexpr int64_t kPrefetchBytes = 4096;
 
 template <int kRows>
 void row_bf16(const char* weights, int64_t vectors, const char* x, float* y, int64_t stride, int64_t o) {
   F s[kRows];
   for (F& v : s) v = _mm512_setzero_ps();
-  for (int64_t v = 0; v < vectors; ++v) {
-    const char* p = weights + v * 64;
-    _mm_prefetch(p + kPrefetchBytes, _MM_HINT_T0);
-    const I w = load(p);
+  for (int64_t v0 = 0; v0 < vectors; v0 += kSpan) {
+    F t[kRows];
+    for (F& v : t) v = _mm512_setzero_ps();
+    const int64_t v1 = least(vectors, v0 + kSpan);
+    for (int64_t v = v0; v < v1; ++v) {
+      const char* p = weights + v * 64;
+      _mm_prefetch(p + kPrefetchBytes, _MM_HINT_T0);
+      const I w = load(p);
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) s[r] = dot(s[r], w, _mm512_load_si512(x + (v * kRows + r) * 64));
+      for (int r = 0; r < kRows; ++r) t[r] = dot(t[r], w, _mm512_load_si512(x + (v * kRows + r) * 64));
+    }
+    for (int r = 0; r < kRows; ++r) s[r] = _mm512_add_ps(s[r], t[r]);
   }
   for (int r = 0; r < kRows; ++r) y[r * stride + o] = reduce(s[r]);
 }
 
 template <int kRows>
-void row_fp8(const E4m3Decoder& decoder, const uint8_t* values, int64_t in, const I* biases, const char* x, float* y, int64_t stride, int64_t o) {
+void row_fp8(const E4m3Decoder& shared, const uint8_t* values, int64_t in, const I* biases, const char* x, float* y, int64_t stride, int64_t o) {
+  const E4m3Decoder decoder = shared;  // in registers
   F s[kRows];
   for (F& v : s) v = _mm512_setzero_ps();
-  const auto block = [&](I bytes, int64_t b) {
-    I w0, w1;
-    decoder.widen(bytes, &w0, &w1);
-    w0 = add_exponent(w0, biases[b]);
-    w1 = add_exponent(w1, biases[b]);
-    const char* a = x + b * 2 * kRows * 64;
+  const int64_t blocks = (in + 63) / 64;
+  for (int64_t b0 = 0; b0 < blocks; b0 += kSpan / 2) {
+    F t[kRows];
+    for (F& v : t) v = _mm512_setzero_ps();
+    const int64_t b1 = least(blocks, b0 + kSpan / 2);
+    for (int64_t b = b0; b < b1; ++b) {
+      const uint8_t* p = values + b * 64;
+      _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
+      I w0, w1;
+      decoder.widen(in - b * 64 >= 64 ? load(p) : _mm512_maskz_loadu_epi8(0xffffffffull, p), &w0, &w1);
+      w0 = add_exponent(w0, biases[b]);
+      w1 = add_exponent(w1, biases[b]);
+      const char* a = x + b * 2 * kRows * 64;
 #pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      s[r] = dot(s[r], w0, _mm512_load_si512(a + r * 64));
-      s[r] = dot(s[r], w1, _mm512_load_si512(a + (kRows + r) * 64));
+      for (int r = 0; r < kRows; ++r) {
+        t[r] = dot(t[r], w0, _mm512_load_si512(a + r * 64));
+        t[r] = dot(t[r], w1, _mm512_load_si512(a + (kRows + r) * 64));
+      }
     }
-  };
-  const int64_t blocks = in / 64;
-  for (int64_t b = 0; b < blocks; ++b) {
-    _mm_prefetch(reinterpret_cast<const char*>(values) + b * 64 + kPrefetchBytes, _MM_HINT_T0);
-    block(load(values + b * 64), b);
+    for (int r = 0; r < kRows; ++r) s[r] = _mm512_add_ps(s[r], t[r]);
   }
-  if (in % 64 != 0) block(_mm512_maskz_loadu_epi8(0xffffffffull, values + blocks * 64), blocks);
   for (int r = 0; r < kRows; ++r) y[r * stride + o] = reduce(s[r]);
 }
 
@@ -238,8 +252,8 @@ constexpr int64_t kDirectRows = 4;  // up to so many input rows, weights are wid
 // the first. The sums are stored and taken up again between column blocks, so the order of additions is that of a single row.
 constexpr int64_t kBlockRows = 96;
 constexpr int64_t kBlockWeights = 64;
-constexpr int64_t kBlockVectors = 44;
-static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kTileRowsFp4 == 0);
+constexpr int64_t kBlockVectors = 40;
+static_assert(kBlockVectors % kSpan == 0 && kBlockRows % kTileRows == 0 && kBlockRows % kTileRowsFp4 == 0);
 constexpr int64_t kSumBytes = kBlockRows * kBlockWeights * 64;
 constexpr int64_t kWideBytes = kBlockWeights * (kBlockVectors + kBlockVectors / 4) * 64;  // FP4 stores scales as well
 constexpr int64_t kScratchBytes = kSumBytes + kWideBytes;
@@ -306,25 +320,31 @@ void multiply_blocks(int64_t begin, int64_t end, int64_t vectors, const char* x,
   }
 }
 
-// Adds `vectors` column vectors to the sums [kWeights][kRows] of a tile.
+// Adds `vectors` column vectors to the sums [kWeights][kRows] of a tile, span by span.
 template <int kRows, int kWeights>
 void tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t vectors, const char* x) {
-  F s[kWeights][kRows];
+  for (int64_t v0 = 0; v0 < vectors; v0 += kSpan) {
+    F s[kWeights][kRows];
 #pragma GCC unroll 24
-  for (int k = 0; k < kWeights * kRows; ++k) s[k / kRows][k % kRows] = first ? _mm512_setzero_ps() : sums[k];
-  for (int64_t v = 0; v < vectors; ++v) {
-    I w[kWeights];
+    for (int k = 0; k < kWeights * kRows; ++k) s[k / kRows][k % kRows] = _mm512_setzero_ps();
+    const int64_t v1 = least(vectors, v0 + kSpan);
+    for (int64_t v = v0; v < v1; ++v) {
+      I w[kWeights];
 #pragma GCC unroll 2
-    for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * pitch + v * 64);
+      for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * pitch + v * 64);
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const I a = _mm512_load_si512(x + (v * kRows + r) * 64);
+      for (int r = 0; r < kRows; ++r) {
+        const I a = _mm512_load_si512(x + (v * kRows + r) * 64);
 #pragma GCC unroll 2
-      for (int i = 0; i < kWeights; ++i) s[i][r] = dot(s[i][r], w[i], a);
+        for (int i = 0; i < kWeights; ++i) s[i][r] = dot(s[i][r], w[i], a);
+      }
+    }
+    const bool start = first && v0 == 0;
+#pragma GCC unroll 24
+    for (int k = 0; k < kWeights * kRows; ++k) {
+      sums[k] = _mm512_add_ps(start ? _mm512_setzero_ps() : sums[k], s[k / kRows][k % kRows]);
     }
   }
-#pragma GCC unroll 24
-  for (int k = 0; k < kWeights * kRows; ++k) sums[k] = s[k / kRows][k % kRows];
 }
 
 void any_tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors, const char* x) {
@@ -376,7 +396,7 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
     }
     return out;
   };
-  multiply_blocks<kTileRows, 2>(begin, end, PackedRowBytes(PackKind::kFp8, w.in) / 64, x, m, scratch, y, stride, widen, any_tile_bf16);
+  multiply_blocks<kTileRows, kSpan>(begin, end, PackedRowBytes(PackKind::kFp8, w.in) / 64, x, m, scratch, y, stride, widen, any_tile_bf16);
 }
 
 void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
@@ -393,7 +413,7 @@ void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x
     *pitch = row_bytes;
     return values + o * row_bytes + v0 * 64;
   };
-  multiply_blocks<kTileRows, 1>(begin, end, w.in / 32, x, m, scratch, y, stride, in_place, any_tile_bf16);
+  multiply_blocks<kTileRows, kSpan>(begin, end, w.in / 32, x, m, scratch, y, stride, in_place, any_tile_bf16);
 }
 
 // One block of 128 columns: lane sums of each group, times the group's scale, join the total.
