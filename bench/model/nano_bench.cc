@@ -56,7 +56,8 @@ int main(int argc, char** argv) {
   const int64_t vocab = model->config().vocab_size;
 
   std::mt19937_64 rng(1);
-  const BenchConditions conditions = {{"backend", backend->name()}, {"threads", std::to_string(threads)}, {"rounds", std::to_string(rounds)}};
+  const BenchConditions conditions = {
+      {"backend", backend->name()}, {"threads", std::to_string(threads)}, {"rounds", std::to_string(rounds)}};
   print_bench_line(stdout, "nano_load", 1e3 * load_seconds, "ms", std::nullopt, conditions);
   std::vector<double> prefill, decode, batched;
   for (int r = 0; r < rounds; ++r) {
@@ -110,6 +111,7 @@ int main(int argc, char** argv) {
   print_bench_line(stdout, "nano_decode", median(decode), "token/s", std::nullopt, conditions);
   print_bench_line(stdout, "nano_decode_16", median(batched), "token/s", std::nullopt, conditions);
   print_bench_line(stdout, "nano_resident_peak", resident_mib("VmHWM"), "MiB", std::nullopt, conditions);
-  print_bench_line(stdout, "nano_weights", static_cast<double>(checkpoint->total_bytes()) / (1 << 20), "MiB", std::nullopt, conditions);
+  print_bench_line(stdout, "nano_weights", static_cast<double>(checkpoint->total_bytes()) / (1 << 20), "MiB", std::nullopt,
+                   conditions);
   return 0;
 }

@@ -84,7 +84,8 @@ int main(int argc, char** argv) {
   std::string backend_name = "cpu";
   bool keep = false;
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
-  app.add_option("--experts", experts, "routed experts per layer (released: 384; 0.094 GB each for the five layers)")->check(CLI::Range(6, 384));
+  app.add_option("--experts", experts, "routed experts per layer (released: 384; 0.094 GB each for the five layers)")
+      ->check(CLI::Range(6, 384));
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
   app.add_option("--context", context, "tokens before decoding")->check(CLI::Range(1, 1 << 20));
   app.add_option("--prefill", prefill, "tokens of the prefill figure")->check(CLI::Range(1, 4096));
@@ -142,8 +143,8 @@ int main(int argc, char** argv) {
     const double qo = static_cast<double>(config.num_attention_heads * config.head_dim);
     const double lora = static_cast<double>(config.o_groups * config.o_lora_rank);
     const double expert = 3 * d * static_cast<double>(config.moe_intermediate_size);
-    layer_macs = d * q + q * qo + d * static_cast<double>(config.head_dim) + qo / static_cast<double>(config.o_groups) * lora + lora * d +
-                 expert * static_cast<double>(config.num_experts_per_tok + 1);
+    layer_macs = d * q + q * qo + d * static_cast<double>(config.head_dim) + qo / static_cast<double>(config.o_groups) * lora +
+                 lora * d + expert * static_cast<double>(config.num_experts_per_tok + 1);
   }
   const double keys = static_cast<double>(config.sliding_window + config.index_topk);
   const double attention_macs = 2 * static_cast<double>(config.num_attention_heads * config.head_dim) * keys;
@@ -166,7 +167,8 @@ int main(int argc, char** argv) {
     const auto& mid = figures[figures.size() / 2].second;
     BenchConditions c = conditions;
     c.push_back({"tokens", std::to_string(prefill)});
-    c.push_back({"counted", "matrix products of the five layers; attention, indexer, Engram and hyper-connections are in the time only"});
+    c.push_back(
+        {"counted", "matrix products of the five layers; attention, indexer, Engram and hyper-connections are in the time only"});
     c.push_back({"peak", ceilings.peak_kind()});
     print_bench_line(stdout, "slice_prefill", mid.first / 1e9, "GFLOP/s", mid.second / 1e9, c);
     print_bench_line(stdout, "slice_prefill_tokens", mid.first / (2 * layer_macs * 5), "token/s", std::nullopt, c);

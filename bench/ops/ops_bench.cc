@@ -15,7 +15,6 @@
 namespace deepinfer::bench {
 namespace {
 
-
 // Weights larger than any cache: `copies` matrices, used one after the other.
 template <typename Weight>
 struct Matrices {
@@ -111,7 +110,8 @@ int main(int argc, char** argv) {
   int64_t megabytes = 1024;
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
-  app.add_option("--megabytes", megabytes, "weights per case; much larger than the last-level cache")->check(CLI::Range(64, 16384));
+  app.add_option("--megabytes", megabytes, "weights per case; much larger than the last-level cache")
+      ->check(CLI::Range(64, 16384));
   CLI11_PARSE(app, argc, argv);
 
   ThreadPool pool(threads);
@@ -128,7 +128,8 @@ int main(int argc, char** argv) {
   {  // FP4 experts, one token: 6 of them a call, as decode does.
     const int64_t hidden = 5120, inner = 2304;
     ExpertSet set = make_experts(std::max<int64_t>(12, (megabytes << 20) / (3 * (hidden * inner * 17 / 32))), hidden, inner, rng);
-    Matrices<Fp8Weight> w1 = make_fp8(inner, hidden, 0, rng), w2 = make_fp8(hidden, inner, 0, rng), w3 = make_fp8(inner, hidden, 0, rng);
+    Matrices<Fp8Weight> w1 = make_fp8(inner, hidden, 0, rng), w2 = make_fp8(hidden, inner, 0, rng),
+                        w3 = make_fp8(inner, hidden, 0, rng);
     const std::vector<bf16> v = random_rows(512 * hidden, rng);
     std::vector<bf16> y(static_cast<size_t>(512 * hidden));
     const auto run = [&](int64_t rows, int64_t topk, int64_t offset) {
@@ -138,8 +139,17 @@ int main(int argc, char** argv) {
         ids.push_back(static_cast<int32_t>((offset + i * (rows > 1 ? 7 : 1)) % static_cast<int64_t>(set.experts.size())));
         weights.push_back(0.25f);
       }
-      backend->experts({.v = v.data(), .experts = ids.data(), .weights = weights.data(), .routed = set.experts, .shared_w1 = w1.weights[0],
-                        .shared_w2 = w2.weights[0], .shared_w3 = w3.weights[0], .topk = topk, .swiglu_limit = 10, .y = y.data()}, rows);
+      backend->experts({.v = v.data(),
+                        .experts = ids.data(),
+                        .weights = weights.data(),
+                        .routed = set.experts,
+                        .shared_w1 = w1.weights[0],
+                        .shared_w2 = w2.weights[0],
+                        .shared_w3 = w3.weights[0],
+                        .topk = topk,
+                        .swiglu_limit = 10,
+                        .y = y.data()},
+                       rows);
     };
     Figure f;
     const int64_t shared_bytes = w1.bytes_each + w2.bytes_each + w3.bytes_each;
@@ -151,7 +161,12 @@ int main(int argc, char** argv) {
       f.values.push_back(static_cast<double>(calls * (6 * set.bytes_each + shared_bytes)) / (now() - start));
       f.ceilings.push_back(ceiling);
     }
-    print("experts_fp4_gemv", f, 1e9, "GB/s", with({{"hidden", "5120"}, {"inner", "2304"}, {"topk", "6 + shared (FP8)"}, {"experts", std::to_string(set.experts.size())}, {"rows", "1"}}));
+    print("experts_fp4_gemv", f, 1e9, "GB/s",
+          with({{"hidden", "5120"},
+                {"inner", "2304"},
+                {"topk", "6 + shared (FP8)"},
+                {"experts", std::to_string(set.experts.size())},
+                {"rows", "1"}}));
     Figure g;
     for (int r = 0; r < std::max(1, rounds / 3); ++r) {
       const double ceiling = ceilings.peak_flops();
@@ -160,7 +175,11 @@ int main(int argc, char** argv) {
       g.values.push_back(512.0 * 7 * 3 * 2 * static_cast<double>(hidden * inner) / (now() - start));
       g.ceilings.push_back(ceiling);
     }
-    print("experts_fp4_gemm", g, 1e9, "GFLOP/s", with({{"rows", "512"}, {"topk", "6 + shared (FP8)"}, {"experts", std::to_string(set.experts.size())}, {"peak", ceilings.peak_kind()}}));
+    print("experts_fp4_gemm", g, 1e9, "GFLOP/s",
+          with({{"rows", "512"},
+                {"topk", "6 + shared (FP8)"},
+                {"experts", std::to_string(set.experts.size())},
+                {"peak", ceilings.peak_kind()}}));
   }
   for (const auto& [out, in] : {std::pair<int64_t, int64_t>{32768, 1280}, {1280, 5120}, {5120, 8192}}) {
     const Matrices<Fp8Weight> m = make_fp8(out, in, megabytes << 20, rng);

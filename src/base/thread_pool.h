@@ -38,8 +38,8 @@ class ThreadPool {
   void drain(uint32_t epoch, int thread);
 
   // A ticket is (epoch << 32 | next chunk). A thread that wakes late finds another epoch, or no chunk left, and takes nothing;
-  // so a loop never waits for a sleeping thread. body_ and chunks_ belong to the epoch in ticket_: they change only while the ticket
-  // is closed (next chunk = 2^32 - 1), which is when every chunk of the epoch before is done.
+  // so a loop never waits for a sleeping thread. body_ and chunks_ belong to the epoch in ticket_: they change only while the
+  // ticket is closed (next chunk = 2^32 - 1), which is when every chunk of the epoch before is done.
   std::atomic<uint64_t> ticket_{0};
   std::atomic<uint32_t> epoch_{0};
   std::atomic<const Body*> body_{nullptr};

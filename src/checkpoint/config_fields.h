@@ -15,13 +15,20 @@ enum class Need { kAlways, kCompressed, kCandidate, kEngram, kDraft, kVision, kO
 
 inline bool needed(Need need, const ModelConfig& c) {
   switch (need) {
-    case Need::kAlways: return true;
-    case Need::kCompressed: return !c.kv_source_layer_ids.empty();
-    case Need::kCandidate: return c.candidate_source_layer_id >= 0;
-    case Need::kEngram: return !c.engram_layer_ids.empty();
-    case Need::kDraft: return c.num_nextn_predict_layers > 0;
-    case Need::kVision: return c.has_vision;
-    case Need::kOptional: return false;
+    case Need::kAlways:
+      return true;
+    case Need::kCompressed:
+      return !c.kv_source_layer_ids.empty();
+    case Need::kCandidate:
+      return c.candidate_source_layer_id >= 0;
+    case Need::kEngram:
+      return !c.engram_layer_ids.empty();
+    case Need::kDraft:
+      return c.num_nextn_predict_layers > 0;
+    case Need::kVision:
+      return c.has_vision;
+    case Need::kOptional:
+      return false;
   }
   return false;
 }

@@ -159,10 +159,14 @@ void append_findings(const Inspection& in, std::string* out) {
 
 std::string_view layer_mode_name(LayerMode mode) {
   switch (mode) {
-    case LayerMode::kWindow: return "SWA";
-    case LayerMode::kFull: return "Full";
-    case LayerMode::kReindex: return "Reindex";
-    case LayerMode::kReuse: return "Reuse";
+    case LayerMode::kWindow:
+      return "SWA";
+    case LayerMode::kFull:
+      return "Full";
+    case LayerMode::kReindex:
+      return "Reindex";
+    case LayerMode::kReuse:
+      return "Reuse";
   }
   return "?";
 }

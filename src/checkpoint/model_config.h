@@ -80,8 +80,8 @@ struct ModelConfig {
   int64_t vision_patch_size = 0;
   int64_t vision_downsample_ratio = 0;
   int64_t vision_max_image_tokens = 0;
-  int64_t vision_min_pixels = 0;               ///< smaller images are enlarged to this area; 0: no lower bound
-  float vision_max_wh_ratio = 0.0f;            ///< 0: off
+  int64_t vision_min_pixels = 0;     ///< smaller images are enlarged to this area; 0: no lower bound
+  float vision_max_wh_ratio = 0.0f;  ///< 0: off
   float vision_rope_theta = 10000.0f;
 
   /// Reads config.json, nested (published) or flat (DeepSeek's inference names). `source` is named in errors.

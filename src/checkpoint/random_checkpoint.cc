@@ -208,17 +208,21 @@ double scale_std(const CatalogueEntry& e) {
 
 Result<Fill> fill_of(const ModelConfig& config, const CatalogueEntry& e, uint64_t seed) {
   switch (e.dtype) {
-    case DType::kF8E4M3: return fill_codes(e4m3_table(), seed);
-    case DType::kI8: return fill_codes(e2m1_table(), seed);
+    case DType::kF8E4M3:
+      return fill_codes(e4m3_table(), seed);
+    case DType::kI8:
+      return fill_codes(e2m1_table(), seed);
     case DType::kF8E8M0: {
       const bool fp4 = e.group == "experts" || e.group == "draft_experts";
       return fill_scales(fp4 ? e2m1_table().rms : e4m3_table().rms, scale_std(e), seed);
     }
-    case DType::kBF16: return fill_normal<bf16>(float_moments(e).mean, float_moments(e).std, seed);
+    case DType::kBF16:
+      return fill_normal<bf16>(float_moments(e).mean, float_moments(e).std, seed);
     case DType::kF32:
       if (e.name.ends_with("_base")) return fill_hc_base(config.hc_mult, seed);
       return fill_normal<float>(float_moments(e).mean, float_moments(e).std, seed);
-    default: return Err(Status::Internal("{}: no random fill for {}", e.name, dtype_name(e.dtype)));
+    default:
+      return Err(Status::Internal("{}: no random fill for {}", e.name, dtype_name(e.dtype)));
   }
 }
 

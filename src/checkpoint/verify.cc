@@ -26,10 +26,14 @@ Check check_of(const CatalogueEntry& entry, VerifyLevel level, bool many_scales)
   }
   if (level != VerifyLevel::kFull) return Check::kNone;
   switch (entry.dtype) {
-    case DType::kF8E4M3: return Check::kE4m3;
-    case DType::kBF16: return Check::kBf16;
-    case DType::kF32: return Check::kF32;
-    default: return Check::kNone;  // every FP4 code is a number
+    case DType::kF8E4M3:
+      return Check::kE4m3;
+    case DType::kBF16:
+      return Check::kBf16;
+    case DType::kF32:
+      return Check::kF32;
+    default:
+      return Check::kNone;  // every FP4 code is a number
   }
 }
 
@@ -37,8 +41,10 @@ Check check_of(const CatalogueEntry& entry, VerifyLevel level, bool many_scales)
 bool any_bad(Check check, const std::byte* data, int64_t bytes) {
   const auto* p = reinterpret_cast<const uint8_t*>(data);
   switch (check) {
-    case Check::kNone: return false;
-    case Check::kScale: return std::memchr(p, 0xff, static_cast<size_t>(bytes)) != nullptr;
+    case Check::kNone:
+      return false;
+    case Check::kScale:
+      return std::memchr(p, 0xff, static_cast<size_t>(bytes)) != nullptr;
     case Check::kTileScale: {
       uint8_t low = 255, high = 0;
       for (int64_t i = 0; i < bytes; ++i) {

@@ -25,7 +25,8 @@ void Model::run_attention(Step& step, int64_t layer) {
   backend_->rope(b.kv.data(), rotation, rows, 1, c.head_dim, false);
   backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   step.observe("window_kv", layer, b.window_kv.data(), rows * c.window_row_bytes());
-  if (step.replace("window_kv", layer, b.kv.data(), rows * c.head_dim)) backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
+  if (step.replace("window_kv", layer, b.kv.data(), rows * c.head_dim))
+    backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   const LinearOutput q{w.wq_b, b.q.data()};
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
   backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
@@ -106,7 +107,8 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   for (const StepSequence& sequence : step.batch->sequences) {
     const int64_t first = sequence.state->length() / ratio;
     const int64_t count = (sequence.state->length() + sequence.count) / ratio - first;
-    backend_->pack_index_keys(b.index_k.data() + group * c.index_head_dim, count, c.index_head_dim, sequence.state->index_rows(source), first);
+    backend_->pack_index_keys(b.index_k.data() + group * c.index_head_dim, count, c.index_head_dim,
+                              sequence.state->index_rows(source), first);
     backend_->pack_compressed(b.latent.data() + group * dim, count, dim, sequence.state->main_rows(source), first);
     group += count;
   }
@@ -197,8 +199,8 @@ void Model::commit_window(Step& step, int64_t layer) {
     const int64_t end = state.length() + sequence.count;
     uint8_t* ring = state.window_ring(layer);
     for (int64_t p = std::max(state.length(), end - state.window_capacity()); p < end; ++p) {
-      std::memcpy(ring + p % state.window_capacity() * bytes, step.b->window_kv.data() + (step.b->first_row[s] + p - state.length()) * bytes,
-                  static_cast<size_t>(bytes));
+      std::memcpy(ring + p % state.window_capacity() * bytes,
+                  step.b->window_kv.data() + (step.b->first_row[s] + p - state.length()) * bytes, static_cast<size_t>(bytes));
     }
   }
 }

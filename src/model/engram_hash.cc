@@ -29,7 +29,9 @@ class NumpyRng {
     } while (seed != 0);
     const std::array<uint32_t, 4> pool = mix_entropy(entropy);
     const std::array<uint32_t, 8> words = generate(pool);
-    const auto word64 = [&](size_t i) { return static_cast<uint64_t>(words[2 * i]) | static_cast<uint64_t>(words[2 * i + 1]) << 32; };
+    const auto word64 = [&](size_t i) {
+      return static_cast<uint64_t>(words[2 * i]) | static_cast<uint64_t>(words[2 * i + 1]) << 32;
+    };
     const Wide state = (static_cast<Wide>(word64(0)) << 64) | word64(1);
     const Wide stream = (static_cast<Wide>(word64(2)) << 64) | word64(3);
     increment_ = (stream << 1) | 1;
@@ -111,7 +113,8 @@ class NumpyRng {
 EngramHash::EngramHash(const ModelConfig& config, int32_t pad)
     : orders_(config.engram_max_ngram_size - 1), heads_(config.engram_n_heads), columns_(config.engram_columns()), pad_(pad) {
   std::unordered_set<int64_t> taken;
-  const int64_t bound = std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / std::max<int64_t>(config.engram_compressed_vocab_size, 1) / 2);
+  const int64_t bound =
+      std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / std::max<int64_t>(config.engram_compressed_vocab_size, 1) / 2);
   for (int64_t layer : config.engram_layer_ids) {
     std::vector<int64_t> primes;
     for (int64_t order = 0; order < orders_; ++order) {

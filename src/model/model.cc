@@ -7,7 +7,8 @@
 
 namespace deepinfer {
 
-Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend, const Options& options)
+Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
+             const Options& options)
     : checkpoint_(std::move(checkpoint)),
       config_(checkpoint_->config()),
       compressed_ids_(std::move(compressed_ids)),
@@ -69,7 +70,8 @@ Status Model::check(const StepBatch& batch) const {
     if (s.state == nullptr) return Status::InvalidArgument("step: sequence {} has no state", i);
     if (s.count < 1) return Status::InvalidArgument("step: sequence {} has {} new tokens", i, s.count);
     for (size_t j = 0; j < i; ++j) {
-      if (batch.sequences[j].state == s.state) return Status::InvalidArgument("step: sequences {} and {} are the same state", j, i);
+      if (batch.sequences[j].state == s.state)
+        return Status::InvalidArgument("step: sequences {} and {} are the same state", j, i);
     }
     if (s.state->length() + s.count > config_.max_position_embeddings) {
       return Status::OutOfRange("step: sequence {} would reach {} positions, max_position_embeddings is {}", i,
@@ -88,8 +90,8 @@ Status Model::check(const StepBatch& batch) const {
     return Status::InvalidArgument("step: image mask of {} rows for {} tokens", batch.image_mask.size(), rows);
   }
   if (batch.embeddings.size() != batch.embedding_rows.size() * static_cast<size_t>(config_.hidden_size)) {
-    return Status::InvalidArgument("step: {} embedding values for {} rows of {}", batch.embeddings.size(), batch.embedding_rows.size(),
-                                   config_.hidden_size);
+    return Status::InvalidArgument("step: {} embedding values for {} rows of {}", batch.embeddings.size(),
+                                   batch.embedding_rows.size(), config_.hidden_size);
   }
   for (std::span<const int32_t> list : {batch.embedding_rows, batch.logit_rows}) {
     for (int32_t r : list) {
@@ -205,7 +207,8 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   backend_->embed(batch.tokens, weights_.embed, n, b.x.data());
   for (size_t i = 0; i < batch.embedding_rows.size(); ++i) {
     for (int64_t s = 0; s < n; ++s) {
-      std::copy_n(batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden, b.x.data() + (batch.embedding_rows[i] * n + s) * hidden);
+      std::copy_n(batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden,
+                  b.x.data() + (batch.embedding_rows[i] * n + s) * hidden);
     }
   }
   for (int64_t r = 0; r < step.rows; ++r) {
@@ -287,8 +290,8 @@ void Model::run_engram(Step& step, int64_t layer) {
   backend_->engram_gather(w.engram_table, ids, step.rows, c.engram_columns(), b.engram_e.data());
   const LinearOutput kv{w.engram_wkv, b.engram_kv.data()};
   backend_->linear_fp8(b.engram_e.data(), step.rows, {&kv, 1});
-  backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows, c.hc_mult,
-                        c.hidden_size, b.x.data());
+  backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows,
+                        c.hc_mult, c.hidden_size, b.x.data());
   step.observe("engram_out", layer, b.x.data(), step.rows * c.hc_mult * c.hidden_size);
 }
 
@@ -329,10 +332,12 @@ int64_t Model::active_weight_bytes() const {
   const auto bf = [](const Bf16Weight& w) { return w.out * w.in * 2; };
   int64_t bytes = bf(weights_.head);
   for (const BlockWeights& w : weights_.blocks) {
-    for (const Fp8Weight* m : {&w.wq_a, &w.wq_b, &w.wkv, &w.wo_a, &w.wo_b, &w.index_wq_b, &w.shared_w1, &w.shared_w2, &w.shared_w3, &w.engram_wkv}) {
+    for (const Fp8Weight* m :
+         {&w.wq_a, &w.wq_b, &w.wkv, &w.wo_a, &w.wo_b, &w.index_wq_b, &w.shared_w1, &w.shared_w2, &w.shared_w3, &w.engram_wkv}) {
       bytes += fp8(*m);
     }
-    for (const Bf16Weight* m : {&w.compressor_wkv, &w.compressor_wgate, &w.index_wk, &w.index_weights_proj, &w.gate}) bytes += bf(*m);
+    for (const Bf16Weight* m : {&w.compressor_wkv, &w.compressor_wgate, &w.index_wk, &w.index_weights_proj, &w.gate})
+      bytes += bf(*m);
     const ExpertWeights& e = w.experts.front();
     bytes += config_.num_experts_per_tok * (fp4(e.w1) + fp4(e.w2) + fp4(e.w3));
     bytes += 2 * (2 + w.hc_attn.n) * w.hc_attn.n * w.hc_attn.n * w.hc_attn.hidden * static_cast<int64_t>(sizeof(float));

@@ -75,7 +75,8 @@ class Model {
   struct Step;
   struct Buffers;
 
-  Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend, const Options& options);
+  Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
+        const Options& options);
 
   Status check(const StepBatch& batch) const;
   /// Pages for the new positions of all sequences, or of none.

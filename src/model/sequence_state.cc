@@ -18,7 +18,8 @@ class HeapPages final : public PageAllocator {
 
 }  // namespace
 
-PageLayout::PageLayout(const ModelConfig& config) : main_row_bytes(config.main_row_bytes()), index_row_bytes(config.index_row_bytes()) {
+PageLayout::PageLayout(const ModelConfig& config)
+    : main_row_bytes(config.main_row_bytes()), index_row_bytes(config.index_row_bytes()) {
   for (int64_t layer : config.kv_source_layer_ids) {
     Source source;
     source.layer = layer;
@@ -62,13 +63,14 @@ Status SequenceState::reserve(int64_t length) {
         allocator_->free(pages_.back());
         pages_.pop_back();
       }
-      return Status::ResourceExhausted("KV cache: {} pages of {} bytes needed for {} positions, {} could be had", need, layout_->page_bytes,
-                                       length, got);
+      return Status::ResourceExhausted("KV cache: {} pages of {} bytes needed for {} positions, {} could be had", need,
+                                       layout_->page_bytes, length, got);
     }
     pages_.push_back(page);
   }
   // Doubling: a decode step must not copy the history each time.
-  if (history_.capacity() < static_cast<size_t>(length)) history_.reserve(std::max(static_cast<size_t>(length), 2 * history_.capacity()));
+  if (history_.capacity() < static_cast<size_t>(length))
+    history_.reserve(std::max(static_cast<size_t>(length), 2 * history_.capacity()));
   return Status::Ok();
 }
 
@@ -85,7 +87,8 @@ Status SequenceState::truncate(int64_t length) {
   if (length == 0) {
     high_ = 0;
   } else if (length < high_ - slack_) {
-    return Status::FailedPrecondition("truncate to {}: the sequence reached {} and keeps {} positions for rollback", length, high_, slack_);
+    return Status::FailedPrecondition("truncate to {}: the sequence reached {} and keeps {} positions for rollback", length,
+                                      high_, slack_);
   }
   length_ = length;
   history_.resize(static_cast<size_t>(length));
@@ -113,8 +116,8 @@ PagedRows SequenceState::index_rows(int64_t source) const {
 }
 
 int64_t SequenceState::resident_bytes() const {
-  return windows_.size() + tails_.size() * static_cast<int64_t>(sizeof(float)) + static_cast<int64_t>(pages_.size()) * layout_->page_bytes +
-         static_cast<int64_t>(history_.capacity() * sizeof(int32_t));
+  return windows_.size() + tails_.size() * static_cast<int64_t>(sizeof(float)) +
+         static_cast<int64_t>(pages_.size()) * layout_->page_bytes + static_cast<int64_t>(history_.capacity() * sizeof(int32_t));
 }
 
 }  // namespace deepinfer

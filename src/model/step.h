@@ -11,22 +11,22 @@ namespace deepinfer {
 
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
 struct Model::Buffers {
-  AlignedBuffer<bf16> x;              ///< [rows, n, hidden] residual streams
-  AlignedBuffer<float> pre;           ///< [rows, n] collapses the stream for the next sublayer
+  AlignedBuffer<bf16> x;     ///< [rows, n, hidden] residual streams
+  AlignedBuffer<float> pre;  ///< [rows, n] collapses the stream for the next sublayer
   AlignedBuffer<float> next_pre, post, comb;
-  AlignedBuffer<bf16> u;              ///< [rows, hidden] normalised input of a sublayer
-  AlignedBuffer<bf16> out;            ///< [rows, hidden] output of a sublayer
-  AlignedBuffer<bf16> q_low;          ///< [rows, q_lora]
-  AlignedBuffer<bf16> q, o;           ///< [rows, heads, head_dim]
-  AlignedBuffer<bf16> o_low;          ///< [rows, groups * lora]
-  AlignedBuffer<bf16> kv;             ///< [rows, head_dim]
-  AlignedBuffer<uint8_t> window_kv;   ///< [rows, window_row_bytes] packed
+  AlignedBuffer<bf16> u;                    ///< [rows, hidden] normalised input of a sublayer
+  AlignedBuffer<bf16> out;                  ///< [rows, hidden] output of a sublayer
+  AlignedBuffer<bf16> q_low;                ///< [rows, q_lora]
+  AlignedBuffer<bf16> q, o;                 ///< [rows, heads, head_dim]
+  AlignedBuffer<bf16> o_low;                ///< [rows, groups * lora]
+  AlignedBuffer<bf16> kv;                   ///< [rows, head_dim]
+  AlignedBuffer<uint8_t> window_kv;         ///< [rows, window_row_bytes] packed
   AlignedBuffer<float> comp_kv, comp_gate;  ///< [rows, head_dim]
-  AlignedBuffer<bf16> latent;         ///< [groups, head_dim]
-  AlignedBuffer<bf16> index_k;        ///< [groups, index_head_dim]
-  AlignedBuffer<bf16> index_q;        ///< [rows, index_heads, index_head_dim]
-  AlignedBuffer<bf16> index_weights;  ///< [rows, index_heads]
-  AlignedBuffer<int32_t> chosen;      ///< [rows, index_topk]
+  AlignedBuffer<bf16> latent;               ///< [groups, head_dim]
+  AlignedBuffer<bf16> index_k;              ///< [groups, index_head_dim]
+  AlignedBuffer<bf16> index_q;              ///< [rows, index_heads, index_head_dim]
+  AlignedBuffer<bf16> index_weights;        ///< [rows, index_heads]
+  AlignedBuffer<int32_t> chosen;            ///< [rows, index_topk]
   AlignedBuffer<int64_t> chosen_count;
   AlignedBuffer<uint64_t> candidates;
   AlignedBuffer<int32_t> experts;
@@ -41,8 +41,8 @@ struct Model::Buffers {
   std::vector<AttentionQuery> queries;
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
-  std::vector<int64_t> positions;     ///< [rows]
-  std::vector<int64_t> first_row;     ///< [sequences]
+  std::vector<int64_t> positions;  ///< [rows]
+  std::vector<int64_t> first_row;  ///< [sequences]
 };
 
 struct Model::Step {
@@ -50,8 +50,8 @@ struct Model::Step {
   StepObserver* observer = nullptr;
   Buffers* b = nullptr;
   int64_t rows = 0;
-  const uint8_t* image = nullptr;     ///< [rows] or nullptr
-  int64_t pairs = 0;                  ///< groups of ratio 2 that complete in this step, all sequences
+  const uint8_t* image = nullptr;  ///< [rows] or nullptr
+  int64_t pairs = 0;               ///< groups of ratio 2 that complete in this step, all sequences
   int64_t candidate_words = 0;
 
   RopeRows plain_rope() const;

@@ -111,7 +111,8 @@ ModelWeights bind_weights(const Checkpoint& checkpoint) {
   weights.head = bind.matrix("head");
   weights.norm = bind.data<bf16>("norm.weight");
   weights.blocks.resize(static_cast<size_t>(c.num_hidden_layers));
-  for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) bind_block(bind, c, layer, weights.blocks[static_cast<size_t>(layer)]);
+  for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer)
+    bind_block(bind, c, layer, weights.blocks[static_cast<size_t>(layer)]);
   return weights;
 }
 

@@ -53,7 +53,7 @@ struct HyperMixWeights {
   int64_t n = 0;                 ///< streams
   int64_t hidden = 0;
   int64_t sinkhorn_iters = 0;
-  float eps = 0;                 ///< hc_eps
+  float eps = 0;  ///< hc_eps
   float rms_eps = 0;
 };
 
@@ -100,9 +100,9 @@ struct AttentionQuery {
 
 /// spec §3.10. Keys are values. Window first, then chosen rows, both ascending.
 struct SparseAttentionArgs {
-  const bf16* q = nullptr;  ///< [rows, heads, dim]
+  const bf16* q = nullptr;       ///< [rows, heads, dim]
   const float* sinks = nullptr;  ///< [heads]
-  bf16* out = nullptr;      ///< [rows, heads, dim]
+  bf16* out = nullptr;           ///< [rows, heads, dim]
   std::span<const AttentionQuery> queries;
   int64_t heads = 0;
   int64_t dim = 0;
@@ -127,7 +127,7 @@ struct IndexSelectArgs {
   enum class Candidates : uint8_t { kNone, kBuild, kRestrict } mode = Candidates::kNone;
   int64_t candidate_blocks = 0;
   int64_t candidate_block_size = 0;
-  uint64_t* candidates = nullptr;       ///< [rows, candidate_words] bit per block
+  uint64_t* candidates = nullptr;  ///< [rows, candidate_words] bit per block
   int64_t candidate_words = 0;
 };
 
@@ -142,8 +142,8 @@ struct RouteArgs {
   bool normalize = true;
   float scale = 1.0f;
   float temperature = 1.0f;
-  int32_t* experts = nullptr;      ///< out [rows, topk], best first; equal scores: lower id first
-  float* weights = nullptr;        ///< out [rows, topk]
+  int32_t* experts = nullptr;  ///< out [rows, topk], best first; equal scores: lower id first
+  float* weights = nullptr;    ///< out [rows, topk]
 };
 
 struct ExpertWeights {
@@ -152,14 +152,14 @@ struct ExpertWeights {
 
 /// Experts (spec §4, steps 5-6).
 struct ExpertsArgs {
-  const bf16* v = nullptr;             ///< [rows, hidden]
-  const int32_t* experts = nullptr;    ///< [rows, topk]
-  const float* weights = nullptr;      ///< [rows, topk]
+  const bf16* v = nullptr;           ///< [rows, hidden]
+  const int32_t* experts = nullptr;  ///< [rows, topk]
+  const float* weights = nullptr;    ///< [rows, topk]
   std::span<const ExpertWeights> routed;
   Fp8Weight shared_w1, shared_w2, shared_w3;
   int64_t topk = 0;
   float swiglu_limit = 0;
-  bf16* y = nullptr;                   ///< [rows, hidden]
+  bf16* y = nullptr;  ///< [rows, hidden]
 };
 
 struct EngramTable {
@@ -186,7 +186,8 @@ class Backend {
   /// y [rows, hidden] = bf16(sum_s pre[s] x[s]).
   virtual void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) = 0;
   /// x[j] <- bf16(post[j] o + sum_i comb[i][j] x[i]), in place.
-  virtual void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x) = 0;
+  virtual void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
+                            bf16* x) = 0;
   /// y [rows, hidden] = bf16(mean over streams): what DSpark taps. dspark.md §3.1.
   virtual void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) = 0;
 
@@ -232,8 +233,8 @@ class Backend {
   virtual void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) = 0;
   /// x[s] <- bf16(x[s] + g_s value), with kv [rows, (n + 1) * hidden]: n keys, then the value. Rows inside an image span keep x.
   /// spec §5.4 steps 3-6.
-  virtual void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
-                           int64_t n, int64_t hidden, bf16* x) = 0;
+  virtual void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps,
+                           int64_t rows, int64_t n, int64_t hidden, bf16* x) = 0;
 
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;

@@ -36,18 +36,20 @@ class Golden : public ::testing::TestWithParam<Setup> {
     std::string directory = testing::nano_dir();
     std::string golden = testing::source_dir() + "/tests/data/golden/nano.bf16.safetensors";
     if (std::string(GetParam().checkpoint) == "wide") {
-      if (testing::shared_dir().empty()) GTEST_SKIP() << "wide is read from the shared folder ($DEEPINFER_SHARED), which is absent";
+      if (testing::shared_dir().empty())
+        GTEST_SKIP() << "wide is read from the shared folder ($DEEPINFER_SHARED), which is absent";
       directory = testing::shared_dir() + "/nano/wide";
       golden = testing::shared_dir() + "/nano/golden/wide.bf16.safetensors";
     }
     golden_ = std::make_unique<GoldenFile>(golden);
-    long_ = std::make_unique<GoldenFile>(testing::source_dir() + "/tests/data/golden/" + GetParam().checkpoint + ".long.safetensors");
+    long_ =
+        std::make_unique<GoldenFile>(testing::source_dir() + "/tests/data/golden/" + GetParam().checkpoint + ".long.safetensors");
     loaded_ = testing::load_model(directory, GetParam().backend);
     config_ = &loaded_.model->config();
   }
 
-  std::vector<float> run(SequenceState& state, std::span<const int32_t> ids, std::vector<int32_t> logit_rows, StepObserver* observer,
-                         std::vector<float>* main_hidden = nullptr) {
+  std::vector<float> run(SequenceState& state, std::span<const int32_t> ids, std::vector<int32_t> logit_rows,
+                         StepObserver* observer, std::vector<float>* main_hidden = nullptr) {
     const StepSequence sequence{&state, static_cast<int64_t>(ids.size())};
     StepBatch batch;
     batch.tokens = ids;
@@ -110,7 +112,8 @@ class Golden : public ::testing::TestWithParam<Setup> {
     return y;
   }
 
-  void expect_close(const std::string& what, std::span<const float> got, std::span<const float> want, double tolerance = kLayerTolerance) {
+  void expect_close(const std::string& what, std::span<const float> got, std::span<const float> want,
+                    double tolerance = kLayerTolerance) {
     const double error = relative_l2(got, want);
     EXPECT_LE(error, tolerance) << what;
     if (std::getenv("DEEPINFER_TEST_VERBOSE") != nullptr) std::printf("%-24s %.2e\n", what.c_str(), error);
@@ -154,7 +157,8 @@ TEST_P(Golden, EveryLayerTeacherForced) {
         for (int64_t i = 0; i < width; ++i) {
           if (chosen[static_cast<size_t>(r * width + i)] >= 0) a.push_back(chosen[static_cast<size_t>(r * width + i)]);
         }
-        for (int64_t i = 0; i < count[static_cast<size_t>(r)]; ++i) b.push_back(mine[static_cast<size_t>(r * config_->index_topk + i)]);
+        for (int64_t i = 0; i < count[static_cast<size_t>(r)]; ++i)
+          b.push_back(mine[static_cast<size_t>(r * config_->index_topk + i)]);
         EXPECT_EQ(a, b) << name("chosen") << " row " << r;
       }
     }
@@ -167,14 +171,37 @@ TEST_P(Golden, EveryLayerTeacherForced) {
     for (const char* item : {"attn_out", "ffn_out", "stream", "pre", "expert_weights"}) {
       expect_close(name(item), record.floats.at({item, layer}), golden_->f32(name(item)));
     }
-    expect_on_grid(name("window_kv"), unpacked_window(record.bytes.at({"window_kv", layer})), golden_->f32(name("window_kv")), kE4m3Step);
+    expect_on_grid(name("window_kv"), unpacked_window(record.bytes.at({"window_kv", layer})), golden_->f32(name("window_kv")),
+                   kE4m3Step);
     if (golden_->has(name("compressed"))) {
-      expect_on_grid(name("compressed"), rounded_compressed(record.floats.at({"compressed", layer})), golden_->f32(name("compressed")), kE2m1Step);
-      expect_on_grid(name("index_k"), rounded_index_keys(record.floats.at({"index_k", layer})), golden_->f32(name("index_k")), kE2m1Step);
+      expect_on_grid(name("compressed"), rounded_compressed(record.floats.at({"compressed", layer})),
+                     golden_->f32(name("compressed")), kE2m1Step);
+      expect_on_grid(name("index_k"), rounded_index_keys(record.floats.at({"index_k", layer})), golden_->f32(name("index_k")),
+                     kE2m1Step);
     }
   }
   expect_close("short.logits", logits, golden_->f32("short.logits"));
-  if (std::getenv("DBG")) { for (const char* item : {"engram_out","attn_out","ffn_out"}) { const auto& a=record.floats.at({item,1}); auto g=golden_->f32(Recorder::name_of("short",1,item)); size_t w=g.size()/rows; for (size_t r=0;r<(size_t)rows;++r){ double e=0,n=0;int cnt=0; for(size_t i=0;i<w;i++){double d=a[r*w+i]-g[r*w+i]; if(d!=0){cnt++; if(std::string(item)=="engram_out")printf("el %zu %zu %.9g %.9g\n",r,i,a[r*w+i],g[r*w+i]);} e+=d*d;n+=g[r*w+i]*g[r*w+i];} if(cnt)printf("%s row %zu cnt %d rel %.3e\n",item,r,cnt,std::sqrt(e/n)); } } }
+  if (std::getenv("DBG")) {
+    for (const char* item : {"engram_out", "attn_out", "ffn_out"}) {
+      const auto& a = record.floats.at({item, 1});
+      auto g = golden_->f32(Recorder::name_of("short", 1, item));
+      size_t w = g.size() / rows;
+      for (size_t r = 0; r < (size_t)rows; ++r) {
+        double e = 0, n = 0;
+        int cnt = 0;
+        for (size_t i = 0; i < w; i++) {
+          double d = a[r * w + i] - g[r * w + i];
+          if (d != 0) {
+            cnt++;
+            if (std::string(item) == "engram_out") printf("el %zu %zu %.9g %.9g\n", r, i, a[r * w + i], g[r * w + i]);
+          }
+          e += d * d;
+          n += g[r * w + i] * g[r * w + i];
+        }
+        if (cnt) printf("%s row %zu cnt %d rel %.3e\n", item, r, cnt, std::sqrt(e / n));
+      }
+    }
+  }
   // What the draft module is fed (dspark.md §3.1).
   const auto want = golden_->f32("short.main_hidden_last");
   expect_close("short.main_hidden_last", std::span<const float>(main_hidden).last(want.size()), want);
@@ -197,7 +224,8 @@ TEST_P(Golden, GreedyTextAndDecodeSteps) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
     same += best == steps[i] ? 1 : 0;
-    EXPECT_GE(logits[static_cast<size_t>(steps[i])], logits[static_cast<size_t>(best)] - noise) << "step " << i << " chose " << best;
+    EXPECT_GE(logits[static_cast<size_t>(steps[i])], logits[static_cast<size_t>(best)] - noise)
+        << "step " << i << " chose " << best;
     if (const auto at = stored.find(i); at != stored.end()) {
       EXPECT_LE(relative_l2(logits, want.subspan(at->second * vocab, vocab)), 0.15) << "step " << i;
     }
@@ -252,10 +280,11 @@ TEST_P(Golden, LongPromptChoices) {
     const auto ffn = golden_->f32(name("ffn_out_last"));
     expect_close(name("ffn_out_last"), std::span<const float>(record.floats.at({"ffn_out", layer})).last(ffn.size()), ffn, 0.05);
     const auto attn = golden_->f32(name("attn_out_last"));
-    expect_close(name("attn_out_last"), std::span<const float>(record.floats.at({"attn_out", layer})).last(attn.size()), attn, 0.05);
+    expect_close(name("attn_out_last"), std::span<const float>(record.floats.at({"attn_out", layer})).last(attn.size()), attn,
+                 0.05);
   }
-  std::printf("experts: %ld differ; rows: %ld differ in %ld queries\n", static_cast<long>(expert_differences), static_cast<long>(row_differences),
-              static_cast<long>(open_rows));
+  std::printf("experts: %ld differ; rows: %ld differ in %ld queries\n", static_cast<long>(expert_differences),
+              static_cast<long>(row_differences), static_cast<long>(open_rows));
   EXPECT_EQ(expert_differences, 0);
 }
 
@@ -280,7 +309,8 @@ TEST_P(Golden, TinyPrompts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
-                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
+                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"wide", "reference"},
+                                           Setup{"wide", "cpu"}),
                          [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
 
 }  // namespace

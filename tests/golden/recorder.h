@@ -64,7 +64,8 @@ class Recorder final : public StepObserver {
   bool fill(const std::string& name, std::span<bf16> data) const {
     if (!golden_->has(name)) return false;
     const std::vector<float> want = golden_->values(name);
-    if (want.size() != data.size()) throw std::runtime_error(fmt::format("{}: {} golden values for {}", name, want.size(), data.size()));
+    if (want.size() != data.size())
+      throw std::runtime_error(fmt::format("{}: {} golden values for {}", name, want.size(), data.size()));
     for (size_t i = 0; i < data.size(); ++i) data[i] = to_bf16(want[i]);
     return true;
   }

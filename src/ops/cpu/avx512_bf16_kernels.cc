@@ -1,6 +1,6 @@
-// Kernels for processors with AVX-512 BF16 and VBMI: `vdpbf16ps` multiplies pairs of bf16 and adds them to fp32 lanes. FP8 and FP4
-// weights are widened to bf16 in registers, which is exact (DESIGN §4); the E8M0 scale of an FP8 tile is added to the exponent of
-// the widened weights, the scale of an FP4 group multiplies the group's lane sums.
+// Kernels for processors with AVX-512 BF16 and VBMI: `vdpbf16ps` multiplies pairs of bf16 and adds them to fp32 lanes. FP8 and
+// FP4 weights are widened to bf16 in registers, which is exact (DESIGN §4); the E8M0 scale of an FP8 tile is added to the
+// exponent of the widened weights, the scale of an FP4 group multiplies the group's lane sums.
 //
 // This file is compiled for one instruction set and must stay free of inline code that other files could share.
 
@@ -95,9 +95,20 @@ inline void fill_biases(const uint8_t* scales, int64_t groups, I* biases) {
   }
 }
 
-alignas(64) constexpr uint16_t kE2m1Bf16[32] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
-                                                0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0, 0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040,
-                                                0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
+// Packed inputs [blocks][2][rows] of 64 bytes times the scales of their groups.
+inline void scale_inputs(const uint8_t* scales, int64_t groups, const char* x, int64_t rows, char* out) {
+  for (int64_t g = 0; g < groups; g += 2) {
+    I bias;
+    fill_biases(scales + g, least(2, groups - g), &bias);
+    for (int64_t r = 0; r < 2 * rows; ++r)
+      _mm512_store_si512(out + (g * rows + r) * 64, add_exponent(_mm512_load_si512(x + (g * rows + r) * 64), bias));
+  }
+}
+
+alignas(64) constexpr uint16_t kE2m1Bf16[32] = {0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                                0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0,
+                                                0x0000, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0,
+                                                0x8000, 0xbf00, 0xbf80, 0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0};
 
 // 64 bytes of codes -> four vectors of bf16; vector n holds columns 4i + n, i = 0..31. The table has each value twice, because
 // the index is five bits wide and the fifth belongs to the neighbour.
@@ -121,7 +132,8 @@ inline uint32_t load_scales(const uint8_t* p, int64_t count) {
   return v;
 }
 
-// ---- packed inputs --------------------------------------------------------------------------------------------------------------
+// ---- packed inputs
+// --------------------------------------------------------------------------------------------------------------
 
 // bf16: natural order, 32 columns a vector. fp8: the order of E4m3Decoder, per block of 64. fp4: that of widen_e2m1, per 128.
 int64_t PackedRowBytes(PackKind kind, int64_t k) {
@@ -136,14 +148,21 @@ inline I load_columns(const bf16* x, int64_t at, int64_t k) {
   return _mm512_maskz_loadu_epi16((1u << left) - 1u, x + at);
 }
 
+// Values below 2^-60 become zero: times a scale of 2^-60 (the smallest that a checkpoint may have) they would leave the normal
+// range. Quantised inputs are never that small; the attention output, which is not quantised, may be.
+inline I flush_small(I v) {
+  const I magnitude = _mm512_and_si512(v, _mm512_set1_epi16(0x7fff));
+  return _mm512_maskz_mov_epi16(_mm512_cmp_epu16_mask(magnitude, _mm512_set1_epi16((127 - 60) << 7), _MM_CMPINT_NLT), v);
+}
+
 void Pack(PackKind kind, const bf16* x, int64_t k, char* tile, int64_t rows, int64_t row) {
   const auto out = [&](int64_t v) { return static_cast<void*>(tile + (v * rows + row) * 64); };
   if (kind == PackKind::kBf16) {
     for (int64_t c = 0; c < k; c += 32) _mm512_store_si512(out(c / 32), load_columns(x, c, k));
   } else if (kind == PackKind::kFp8) {
     for (int64_t c = 0; c < k; c += 64) {
-      const I a = load_columns(x, c, k);
-      const I b = load_columns(x, c + 32, k);
+      const I a = flush_small(load_columns(x, c, k));
+      const I b = flush_small(load_columns(x, c + 32, k));
       _mm512_store_si512(out(c / 32), _mm512_shuffle_i64x2(a, b, 0x88));
       _mm512_store_si512(out(c / 32 + 1), _mm512_shuffle_i64x2(a, b, 0xdd));
     }
@@ -165,7 +184,8 @@ void Pack(PackKind kind, const bf16* x, int64_t k, char* tile, int64_t rows, int
   }
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------------------
+// ---- products
+// -------------------------------------------------------------------------------------------------------------------
 
 template <int kRows, int kWeights>
 struct Sums {
@@ -208,7 +228,7 @@ void row_bf16(const char* weights, int64_t vectors, const char* x, float* y, int
 }
 
 template <int kRows>
-void row_fp8(const E4m3Decoder& shared, const uint8_t* values, int64_t in, const I* biases, const char* x, float* y, int64_t stride, int64_t o) {
+void row_fp8(const E4m3Decoder& shared, const uint8_t* values, int64_t in, const char* x, float* y, int64_t stride, int64_t o) {
   const E4m3Decoder decoder = shared;  // in registers
   F s[kRows];
   for (F& v : s) v = _mm512_setzero_ps();
@@ -222,8 +242,6 @@ void row_fp8(const E4m3Decoder& shared, const uint8_t* values, int64_t in, const
       _mm_prefetch(reinterpret_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
       I w0, w1;
       decoder.widen(in - b * 64 >= 64 ? load(p) : _mm512_maskz_loadu_epi8(0xffffffffull, p), &w0, &w1);
-      w0 = add_exponent(w0, biases[b]);
-      w1 = add_exponent(w1, biases[b]);
       const char* a = x + b * 2 * kRows * 64;
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
@@ -262,7 +280,8 @@ constexpr int64_t kScratchBytes = kSumBytes + kWideBytes;
 template <int64_t kBytes>
 class Scratch {
  public:
-  explicit Scratch(int64_t bytes) : p_(bytes <= kBytes ? stack_ : static_cast<char*>(__builtin_malloc(static_cast<size_t>(bytes + 64)))) {
+  explicit Scratch(int64_t bytes)
+      : p_(bytes <= kBytes ? stack_ : static_cast<char*>(__builtin_malloc(static_cast<size_t>(bytes + 64)))) {
     if (p_ == nullptr) __builtin_trap();
   }
   ~Scratch() {
@@ -277,8 +296,8 @@ class Scratch {
   alignas(64) char stack_[kBytes];
 };
 
-// Asks for the packed weights of the next column block, or of the next rows' first, while the present one is being multiplied: rows
-// are far apart, so the processor does not see a stream.
+// Asks for the packed weights of the next column block, or of the next rows' first, while the present one is being multiplied:
+// rows are far apart, so the processor does not see a stream.
 inline void prefetch_row(const uint8_t* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p) + i, _MM_HINT_T1);
 }
@@ -286,8 +305,8 @@ inline void prefetch_row(const uint8_t* p, int64_t bytes) {
 // Walks the blocks described above. widen(o, v0, v1, out) writes the weight rows' column vectors [v0, v1) to `out`;
 // tile(sums, first, weights, pair rows, tile rows, vectors, inputs) adds one column block to one tile's sums.
 template <int64_t kTile, int64_t kVectorUnit, typename Widen, typename Tile>
-void multiply_blocks(int64_t begin, int64_t end, int64_t vectors, const char* x, int64_t m, char* scratch, float* y, int64_t stride, Widen widen,
-                     Tile tile) {
+void multiply_blocks(int64_t begin, int64_t end, int64_t vectors, const char* x, int64_t m, char* scratch, float* y,
+                     int64_t stride, Widen widen, Tile tile) {
   F* sums = reinterpret_cast<F*>(scratch);
   char* wide = scratch + kSumBytes;
   const int64_t column_blocks = (vectors + kBlockVectors - 1) / kBlockVectors;
@@ -304,7 +323,8 @@ void multiply_blocks(int64_t begin, int64_t end, int64_t vectors, const char* x,
           const int64_t tile_rows = least(kTile, block - t);
           const char* input = x + (m0 + t) * vectors * 64 + v0 * tile_rows * 64;
           for (int64_t w = 0; w < weights; w += 2) {
-            tile(sums + t * kBlockWeights + w * tile_rows, v0 == 0, rows + w * pitch, pitch, least(2, weights - w), tile_rows, v1 - v0, input);
+            tile(sums + t * kBlockWeights + w * tile_rows, v0 == 0, rows + w * pitch, pitch, least(2, weights - w), tile_rows,
+                 v1 - v0, input);
           }
         }
       }
@@ -347,7 +367,8 @@ void tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t 
   }
 }
 
-void any_tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors, const char* x) {
+void any_tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors,
+                   const char* x) {
   with_rows<kTileRows>(rows, [&]<int kRows>() {
     if (pair == 2) {
       tile_bf16<kRows, 2>(sums, first, weights, pitch, vectors, x);
@@ -357,17 +378,19 @@ void any_tile_bf16(F* sums, bool first, const char* weights, int64_t pitch, int6
   });
 }
 
-void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
+void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                 int64_t stride) {
   const E4m3Decoder decoder;
   const int64_t groups = w.in / kScaleGroup;
   if (m <= kDirectRows) {
-    Scratch<16 << 10> bias_scratch((groups + 1) / 2 * 64);
-    I* biases = reinterpret_cast<I*>(bias_scratch.get());
+    // 32 rows share their scales, so it is the input that gets them here; a product of numbers and powers of two is the same
+    // either way (Pack keeps inputs away from where bf16 ends).
+    Scratch<20 << 10> scaled((groups + 1) / 2 * 128 * m);
     for (int64_t o = begin; o < end;) {
-      const int64_t tile_end = least(end, (o / kScaleGroup + 1) * kScaleGroup);  // rows that share a row of scales
-      fill_biases(w.scales + o / kScaleGroup * groups, groups, biases);
+      const int64_t tile_end = least(end, (o / kScaleGroup + 1) * kScaleGroup);
+      scale_inputs(w.scales + o / kScaleGroup * groups, groups, x, m, scaled.get());
       with_rows<kDirectRows>(m, [&]<int kRows>() {
-        for (; o < tile_end; ++o) row_fp8<kRows>(decoder, w.values + o * w.in, w.in, biases, x, y, stride, o - begin);
+        for (; o < tile_end; ++o) row_fp8<kRows>(decoder, w.values + o * w.in, w.in, scaled.get(), y, stride, o - begin);
       });
     }
     return;
@@ -396,10 +419,12 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
     }
     return out;
   };
-  multiply_blocks<kTileRows, kSpan>(begin, end, PackedRowBytes(PackKind::kFp8, w.in) / 64, x, m, scratch, y, stride, widen, any_tile_bf16);
+  multiply_blocks<kTileRows, kSpan>(begin, end, PackedRowBytes(PackKind::kFp8, w.in) / 64, x, m, scratch, y, stride, widen,
+                                    any_tile_bf16);
 }
 
-void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
+void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                  int64_t stride) {
   // Columns are a multiple of 32 (ModelConfig::validate), so rows need no tail.
   const auto* values = reinterpret_cast<const char*>(w.values);
   const int64_t row_bytes = w.in * 2;
@@ -436,7 +461,8 @@ inline void block_fp4(Sums<kRows, kWeights>& s, const I (*w)[4], const F* scale,
 }
 
 template <int kRows, int kWeights>
-void rows_fp4(const uint8_t* codes, const uint8_t* scales, int64_t in, const char* x, float* y, int64_t stride, int64_t m, int64_t o) {
+void rows_fp4(const uint8_t* codes, const uint8_t* scales, int64_t in, const char* x, float* y, int64_t stride, int64_t m,
+              int64_t o) {
   Sums<kRows, kWeights> s;
   for (auto& row : s.v) {
     for (F& v : row) v = _mm512_setzero_ps();
@@ -492,7 +518,8 @@ void tile_fp4(F* sums, bool first, const char* weights, int64_t pitch, int64_t b
   for (int k = 0; k < kWeights * kRows; ++k) sums[k] = s.v[k / kRows][k % kRows];
 }
 
-void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride) {
+void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                 int64_t stride) {
   const int64_t scale_step = w.in / kScaleGroup;
   const auto codes = [&](int64_t o) { return w.codes + o * (w.in / 2); };
   const auto scales = [&](int64_t o) { return w.scales + o * scale_step; };
@@ -526,7 +553,8 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
         const uint8_t* source = codes(o + i) + b * 64;
         const uint8_t* scale = scales(o + i) + b * 4;
         I wide[4];
-        widen_e2m1(columns >= 128 ? load(source) : _mm512_maskz_loadu_epi8((__mmask64{1} << (columns / 2)) - 1, source), table, wide);
+        widen_e2m1(columns >= 128 ? load(source) : _mm512_maskz_loadu_epi8((__mmask64{1} << (columns / 2)) - 1, source), table,
+                   wide);
         char* p = out + i * *pitch + (b - v0 / 4) * kFp4BlockBytes;
         for (int n = 0; n < 4; ++n) _mm512_store_si512(p + n * 64, wide[n]);
         _mm512_store_ps(p + 256, e8m0_lanes(columns >= 128 ? load_scales(scale, 4) : load_scales(scale, columns / kScaleGroup)));
@@ -539,7 +567,8 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
     }
     return out;
   };
-  const auto tile = [](F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors, const char* input) {
+  const auto tile = [](F* sums, bool first, const char* weights, int64_t pitch, int64_t pair, int64_t rows, int64_t vectors,
+                       const char* input) {
     with_rows<kTileRowsFp4>(rows, [&]<int kRows>() {
       if (pair == 2) {
         tile_fp4<kRows, 2>(sums, first, weights, pitch, vectors / 4, input);
@@ -551,7 +580,8 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
   multiply_blocks<kTileRowsFp4, 4>(begin, end, PackedRowBytes(PackKind::kFp4, w.in) / 64, x, m, scratch, y, stride, widen, tile);
 }
 
-// ---- attention --------------------------------------------------------------------------------------------------------------------
+// ---- attention
+// --------------------------------------------------------------------------------------------------------------------
 
 // Queries: pairs of columns [dim / 2][padded heads], 32 bits each, so that a lane is a head. Values: pairs of list entries
 // [count / 2][dim], 32 bits each, so that a lane is a column.
@@ -560,7 +590,8 @@ int64_t KeysBytes(int64_t count, int64_t dim) { return (count + 1) / 2 * dim * 4
 
 void PackQuery(const bf16* q, int64_t heads, int64_t dim, char* packed) {
   const int64_t padded = padded_heads(heads);
-  const I step = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(static_cast<int>(dim / 2)));
+  const I step = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                    _mm512_set1_epi32(static_cast<int>(dim / 2)));
   for (int64_t h = 0; h < padded; h += kHeadLanes) {
     const auto mask = static_cast<__mmask16>((1u << least(kHeadLanes, heads - h)) - 1u);
     for (int64_t p = 0; p < dim / 2; ++p) {
@@ -575,7 +606,8 @@ inline F clamp_exp_argument(F x) { return _mm512_min_ps(_mm512_max_ps(x, _mm512_
 // e^x to about one unit in the last place; below -87 it gives 0.
 inline F exp16(F x) {
   const F c = clamp_exp_argument(x);
-  const F n = _mm512_roundscale_ps(_mm512_mul_ps(c, _mm512_set1_ps(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const F n =
+      _mm512_roundscale_ps(_mm512_mul_ps(c, _mm512_set1_ps(1.44269504088896341f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   F r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), c);
   r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
   F p = _mm512_set1_ps(1.9875691500e-4f);
@@ -604,9 +636,11 @@ void unpack_window(const E4m3Decoder& decoder, const uint8_t* row, int64_t dim, 
     I a, b;
     decoder.widen(whole ? load(row + c) : _mm512_maskz_loadu_epi8(0xffffffffull, row + c), &a, &b);
     const uint8_t* scales = row + dim + c / kScaleGroup;
-    _mm512_storeu_si512(out + c * 2, add_exponent(_mm512_permutex2var_epi64(a, first, b), _mm512_set1_epi16(exponent_bias(scales[0]))));
+    _mm512_storeu_si512(out + c * 2,
+                        add_exponent(_mm512_permutex2var_epi64(a, first, b), _mm512_set1_epi16(exponent_bias(scales[0]))));
     if (!whole) continue;
-    _mm512_storeu_si512(out + c * 2 + 64, add_exponent(_mm512_permutex2var_epi64(a, second, b), _mm512_set1_epi16(exponent_bias(scales[1]))));
+    _mm512_storeu_si512(out + c * 2 + 64,
+                        add_exponent(_mm512_permutex2var_epi64(a, second, b), _mm512_set1_epi16(exponent_bias(scales[1]))));
   }
 }
 
@@ -641,7 +675,8 @@ constexpr int64_t kEntries = 4;  // list entries (or index keys) scored together
 
 // acc[e][v] = query heads [16 v ..] . key e, for kVectors vectors of heads.
 template <int kVectors>
-inline void head_dots(const char* query, int64_t padded, const char* keys, int64_t key_bytes, int64_t pairs, F (&acc)[kEntries][kVectors]) {
+inline void head_dots(const char* query, int64_t padded, const char* keys, int64_t key_bytes, int64_t pairs,
+                      F (&acc)[kEntries][kVectors]) {
   for (auto& entry : acc) {
     for (F& v : entry) v = _mm512_setzero_ps();
   }
@@ -678,8 +713,8 @@ inline void for_head_vectors(int64_t padded, Fn fn) {
   }
 }
 
-void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads, int64_t dim, float scale,
-                char* keys, float* scores) {
+void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads, int64_t dim,
+                float scale, char* keys, float* scores) {
   const E4m3Decoder decoder;
   const int64_t padded = padded_heads(heads);
   const int64_t window = query.window_last - query.window_first + 1;
@@ -725,8 +760,8 @@ void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const 
 
 // Sum over pairs of entries of probability times value, kHeads heads and kVectors vectors of 16 columns.
 template <int kHeads, int kVectors>
-inline void weigh_values(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim, const float* totals,
-                         bf16* out) {
+inline void weigh_values(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim,
+                         const float* totals, bf16* out) {
   F acc[kHeads][kVectors];
   for (auto& head : acc) {
     for (F& v : head) v = _mm512_setzero_ps();
@@ -753,14 +788,15 @@ inline void weigh_values(const float* probabilities, int64_t padded, int64_t pai
 }
 
 template <int kHeads>
-inline void weigh_columns(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim, const float* totals, bf16* out) {
+inline void weigh_columns(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim,
+                          const float* totals, bf16* out) {
   int64_t d = 0;
   for (; d + 64 <= dim; d += 64) weigh_values<kHeads, 4>(probabilities, padded, pairs, values + d * 4, dim, totals, out + d);
   for (; d < dim; d += 32) weigh_values<kHeads, 2>(probabilities, padded, pairs, values + d * 4, dim, totals, out + d);
 }
 
-void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys, float* scores,
-                bf16* out) {
+void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys,
+                float* scores, bf16* out) {
   const int64_t padded = padded_heads(heads);
   const int64_t pairs = (count + 1) / 2;
   for (int64_t h0 = head_begin; h0 < head_end; h0 += kHeadLanes) {
@@ -791,8 +827,8 @@ void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim
   }
 }
 
-void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights, int64_t heads, int64_t dim,
-                float* scores) {
+void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights, int64_t heads,
+                int64_t dim, float* scores) {
   const int64_t padded = padded_heads(heads);
   const int64_t key_bytes = dim * 2;
   Scratch<kEntries * 512> scratch(kEntries * key_bytes + 64);
@@ -820,14 +856,15 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
   }
 }
 
-constexpr CpuKernels kKernels = {"avx512-bf16", kScratchBytes, PackedRowBytes, Pack,      MultiplyFp8, MultiplyFp4, MultiplyBf16,
-                                 QueryBytes,    KeysBytes,      PackQuery, ScoreBlock,  WeighHeads,  ScoreIndex};
+constexpr CpuKernels kKernels = {"avx512-bf16", kScratchBytes, PackedRowBytes, Pack,       MultiplyFp8, MultiplyFp4, MultiplyBf16,
+                                 QueryBytes,    KeysBytes,     PackQuery,      ScoreBlock, WeighHeads,  ScoreIndex};
 
 }  // namespace
 
 const CpuKernels* avx512_bf16_kernels() {
-  static const bool have = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw") &&
-                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  static const bool have = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi") &&
+                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                           __builtin_cpu_supports("avx512dq");
   return have ? &kKernels : nullptr;
 }
 

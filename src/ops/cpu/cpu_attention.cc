@@ -49,8 +49,8 @@ void CpuBackend::attend_shared(const SparseAttentionArgs& args, int64_t row) {
   const int64_t keys_per_chunk = small ? count : cpu::kKeyBlock;
   pool_->run_ranges(count, keys_per_chunk, [&](int64_t begin, int64_t end, int) {
     for (int64_t first = begin; first < end; first += cpu::kKeyBlock) {
-      kernels_.score_block(query, first, std::min(end, first + cpu::kKeyBlock), query_.data(), args.heads, args.dim, softmax_scale(args.dim),
-                           keys_.data(), scores_.data());
+      kernels_.score_block(query, first, std::min(end, first + cpu::kKeyBlock), query_.data(), args.heads, args.dim,
+                           softmax_scale(args.dim), keys_.data(), scores_.data());
     }
   });
   pool_->run_ranges(args.heads, small ? args.heads : cpu::kHeadLanes, [&](int64_t begin, int64_t end, int) {
@@ -93,7 +93,8 @@ void CpuBackend::index_select(const IndexSelectArgs& args) {
       local.scores.reserve_discard(query.visible);
       weights_of(r, local.weights);
       kernels_.pack_query(args.q + r * args.heads * args.dim, args.heads, args.dim, local.query.data());
-      kernels_.score_index(query.keys, 0, query.visible, local.query.data(), local.weights.data(), args.heads, args.dim, local.scores.data());
+      kernels_.score_index(query.keys, 0, query.visible, local.query.data(), local.weights.data(), args.heads, args.dim,
+                           local.scores.data());
       choose(r, local.scores.data(), local);
     });
     return;
@@ -106,7 +107,8 @@ void CpuBackend::index_select(const IndexSelectArgs& args) {
     weights_of(r, index_weights_);
     kernels_.pack_query(args.q + r * args.heads * args.dim, args.heads, args.dim, query_.data());
     pool_->run_ranges(query.visible, kIndexBlock, [&](int64_t begin, int64_t end, int) {
-      kernels_.score_index(query.keys, begin, end, query_.data(), index_weights_.data(), args.heads, args.dim, scores_.data() + begin);
+      kernels_.score_index(query.keys, begin, end, query_.data(), index_weights_.data(), args.heads, args.dim,
+                           scores_.data() + begin);
     });
     choose(r, scores_.data(), local_[0]);
   }

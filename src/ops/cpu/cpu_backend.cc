@@ -86,7 +86,8 @@ void CpuBackend::hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows
   pool_->run(row_blocks * pieces, [&](int64_t chunk, int) {
     const int64_t r = chunk / pieces * 4;
     const int64_t o = chunk % pieces * grain;
-    rows_.hyper_dots(w.fn, o, std::min(outputs, o + grain), x + r * width, std::min<int64_t>(4, rows - r), width, dots_.data() + r * outputs, outputs);
+    rows_.hyper_dots(w.fn, o, std::min(outputs, o + grain), x + r * width, std::min<int64_t>(4, rows - r), width,
+                     dots_.data() + r * outputs, outputs);
   });
   for_rows(rows, width / 2, [&](int64_t r, int) {
     rows_.hyper_coefficients(w, x + r * width, dots_.data() + r * outputs, pre + r * w.n, post + r * w.n, comb + r * w.n * w.n);
@@ -94,12 +95,15 @@ void CpuBackend::hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows
 }
 
 void CpuBackend::hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) {
-  for_rows(rows, hidden, [&](int64_t r, int) { rows_.hyper_collapse(x + r * n * hidden, pre + r * n, n, hidden, y + r * hidden); });
+  for_rows(rows, hidden,
+           [&](int64_t r, int) { rows_.hyper_collapse(x + r * n * hidden, pre + r * n, n, hidden, y + r * hidden); });
 }
 
-void CpuBackend::hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x) {
-  for_rows(rows, n * hidden,
-           [&](int64_t r, int) { rows_.hyper_expand(o + r * hidden, post + r * n, comb + r * n * n, n, hidden, x + r * n * hidden); });
+void CpuBackend::hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
+                              bf16* x) {
+  for_rows(rows, n * hidden, [&](int64_t r, int) {
+    rows_.hyper_expand(o + r * hidden, post + r * n, comb + r * n * n, n, hidden, x + r * n * hidden);
+  });
 }
 
 void CpuBackend::stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) {
@@ -120,7 +124,8 @@ void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearO
       AlignedBuffer<float>& y = local_[static_cast<size_t>(thread)].y;
       y.reserve_discard(rows * (end - begin));
       kernels_.multiply_fp8(w, begin, end, packed_.data.data(), rows, scratch(thread), y.data(), end - begin);
-      for (int64_t r = 0; r < rows; ++r) rows_.to_bf16_row(y.data() + r * (end - begin), end - begin, output.y + r * w.out + begin);
+      for (int64_t r = 0; r < rows; ++r)
+        rows_.to_bf16_row(y.data() + r * (end - begin), end - begin, output.y + r * w.out + begin);
     });
   }
 }
@@ -151,7 +156,8 @@ void CpuBackend::output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a,
     for_outputs(lora, wo_a.in, [&](int64_t begin, int64_t end, int thread) {
       AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
       part.reserve_discard(rows * (end - begin));
-      kernels_.multiply_fp8(wo_a, g * lora + begin, g * lora + end, packed_.data.data(), rows, scratch(thread), part.data(), end - begin);
+      kernels_.multiply_fp8(wo_a, g * lora + begin, g * lora + end, packed_.data.data(), rows, scratch(thread), part.data(),
+                            end - begin);
       for (int64_t r = 0; r < rows; ++r) {
         rows_.to_bf16_row(part.data() + r * (end - begin), end - begin, y + r * wo_a.out + g * lora + begin);
       }
@@ -161,7 +167,8 @@ void CpuBackend::output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a,
 
 void CpuBackend::rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) {
   for_rows(rows, heads * rotation.pairs * 4, [&](int64_t r, int) {
-    rows_.rope(x + r * heads * dim, rotation.cos + r * rotation.pairs, rotation.sin + r * rotation.pairs, rotation.pairs, heads, dim, inverse);
+    rows_.rope(x + r * heads * dim, rotation.cos + r * rotation.pairs, rotation.sin + r * rotation.pairs, rotation.pairs, heads,
+               dim, inverse);
   });
 }
 
@@ -191,18 +198,20 @@ void CpuBackend::compress_pool(std::span<const float* const> kv, std::span<const
 void CpuBackend::engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) {
   for_rows(rows, columns * table.dim, [&](int64_t r, int) {
     for (int64_t i = r * columns; i < (r + 1) * columns; ++i) {
-      rows_.engram_row(table.values + ids[i] * table.dim, table.scales + ids[i] * (table.dim / kScaleGroup), table.dim, e + i * table.dim);
+      rows_.engram_row(table.values + ids[i] * table.dim, table.scales + ids[i] * (table.dim / kScaleGroup), table.dim,
+                       e + i * table.dim);
     }
   });
 }
 
-void CpuBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows, int64_t n,
-                             int64_t hidden, bf16* x) {
+void CpuBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps,
+                             int64_t rows, int64_t n, int64_t hidden, bf16* x) {
   for_rows(rows, 2 * n * hidden, [&](int64_t r, int) {
     if (image != nullptr && image[r] != 0) return;
     const bf16* keys = kv + r * (n + 1) * hidden;
     for (int64_t s = 0; s < n; ++s) {
-      rows_.engram_gate(keys + s * hidden, keys + n * hidden, q_weight + s * hidden, k_weight + s * hidden, eps, hidden, x + (r * n + s) * hidden);
+      rows_.engram_gate(keys + s * hidden, keys + n * hidden, q_weight + s * hidden, k_weight + s * hidden, eps, hidden,
+                        x + (r * n + s) * hidden);
     }
   });
 }

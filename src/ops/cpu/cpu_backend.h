@@ -22,7 +22,8 @@ class CpuBackend final : public Backend {
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;
   void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
-  void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x) override;
+  void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
+                    bf16* x) override;
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override;
@@ -40,8 +41,8 @@ class CpuBackend final : public Backend {
   void route(const RouteArgs& args, int64_t rows) override;
   void experts(const ExpertsArgs& args, int64_t rows) override;
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;
-  void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows, int64_t n,
-                   int64_t hidden, bf16* x) override;
+  void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
+                   int64_t n, int64_t hidden, bf16* x) override;
 
  private:
   /// Inputs of a product in the kernels' layout.
@@ -91,10 +92,10 @@ class CpuBackend final : public Backend {
   Packed packed_, packed2_;
   AlignedBuffer<float> dots_, logits_;
   // experts
-  std::vector<int64_t> pair_token_;   ///< token of each sorted pair
+  std::vector<int64_t> pair_token_;  ///< token of each sorted pair
   std::vector<float> pair_weight_;
-  std::vector<int64_t> pair_of_;      ///< [rows, topk] sorted pair of a token's slot, slots in ascending expert order
-  std::vector<int64_t> group_at_;     ///< scratch of the counting sort
+  std::vector<int64_t> pair_of_;   ///< [rows, topk] sorted pair of a token's slot, slots in ascending expert order
+  std::vector<int64_t> group_at_;  ///< scratch of the counting sort
   std::vector<ExpertGroup> groups_;
   AlignedBuffer<bf16> quantized_, pair_hidden_, pair_output_;
   AlignedBuffer<char> pair_inputs_, pair_inner_;

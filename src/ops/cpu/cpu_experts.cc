@@ -85,7 +85,8 @@ void CpuBackend::sort_pairs(const ExpertsArgs& args, int64_t rows) {
 // Every group's inputs, tile after tile; the shared expert's in the FP8 layout, the routed ones' in the FP4 layout.
 void CpuBackend::pack_expert_inputs(const ExpertsArgs& args, int64_t rows) {
   const int64_t hidden = args.shared_w1.in;
-  const int64_t bytes = std::max(kernels_.packed_row_bytes(PackKind::kFp4, hidden), kernels_.packed_row_bytes(PackKind::kFp8, hidden));
+  const int64_t bytes =
+      std::max(kernels_.packed_row_bytes(PackKind::kFp4, hidden), kernels_.packed_row_bytes(PackKind::kFp8, hidden));
   quantized_.reserve_discard(rows * hidden);
   for_rows(rows, hidden, [&](int64_t r, int) { rows_.round_fp8(args.v + r * hidden, hidden, quantized_.data() + r * hidden); });
   const auto pairs = static_cast<int64_t>(pair_token_.size());
@@ -98,7 +99,8 @@ void CpuBackend::pack_expert_inputs(const ExpertsArgs& args, int64_t rows) {
     for (int64_t i = 0; i < group.count; ++i) {
       const int64_t first = i / tile * tile;
       kernels_.pack(kind, quantized_.data() + pair_token_[static_cast<size_t>(group.first + i)] * hidden, hidden,
-                    pair_inputs_.data() + group.first * bytes + first * row_bytes, std::min(tile, group.count - first), i - first);
+                    pair_inputs_.data() + group.first * bytes + first * row_bytes, std::min(tile, group.count - first),
+                    i - first);
     }
   });
 }
@@ -107,7 +109,8 @@ void CpuBackend::pack_expert_inputs(const ExpertsArgs& args, int64_t rows) {
 void CpuBackend::expert_hidden(const ExpertsArgs& args) {
   const int64_t hidden = args.shared_w1.in;
   const int64_t inner = args.shared_w1.out;
-  const int64_t bytes = std::max(kernels_.packed_row_bytes(PackKind::kFp4, hidden), kernels_.packed_row_bytes(PackKind::kFp8, hidden));
+  const int64_t bytes =
+      std::max(kernels_.packed_row_bytes(PackKind::kFp4, hidden), kernels_.packed_row_bytes(PackKind::kFp8, hidden));
   const int64_t chunks = (inner + kExpertChunk - 1) / kExpertChunk;
   const auto groups = static_cast<int64_t>(groups_.size());
   pair_hidden_.reserve_discard(static_cast<int64_t>(pair_token_.size()) * inner);
@@ -129,8 +132,8 @@ void CpuBackend::expert_hidden(const ExpertsArgs& args) {
       kernels_.multiply_fp4(w.w3, begin, end, x, group.count, scratch(thread), local.y2.data(), n);
     }
     for (int64_t i = 0; i < group.count; ++i) {
-      rows_.swiglu(local.y.data() + i * n, local.y2.data() + i * n, n, args.swiglu_limit, pair_weight_[static_cast<size_t>(group.first + i)],
-                   pair_hidden_.data() + (group.first + i) * inner + begin);
+      rows_.swiglu(local.y.data() + i * n, local.y2.data() + i * n, n, args.swiglu_limit,
+                   pair_weight_[static_cast<size_t>(group.first + i)], pair_hidden_.data() + (group.first + i) * inner + begin);
     }
   };
   pool_->run(groups * chunks, piece);
@@ -139,7 +142,8 @@ void CpuBackend::expert_hidden(const ExpertsArgs& args) {
 void CpuBackend::expert_output(const ExpertsArgs& args) {
   const int64_t hidden = args.shared_w1.in;
   const int64_t inner = args.shared_w1.out;
-  const int64_t bytes = std::max(kernels_.packed_row_bytes(PackKind::kFp4, inner), kernels_.packed_row_bytes(PackKind::kFp8, inner));
+  const int64_t bytes =
+      std::max(kernels_.packed_row_bytes(PackKind::kFp4, inner), kernels_.packed_row_bytes(PackKind::kFp8, inner));
   const auto groups = static_cast<int64_t>(groups_.size());
   const auto pairs = static_cast<int64_t>(pair_token_.size());
   pair_inner_.reserve_discard(pairs * bytes);
@@ -154,8 +158,8 @@ void CpuBackend::expert_output(const ExpertsArgs& args) {
     for (int64_t i = 0; i < group.count; ++i) {
       const int64_t first = i / tile * tile;
       rows_.round_fp8(pair_hidden_.data() + (group.first + i) * inner, inner, rounded);
-      kernels_.pack(kind, rounded, inner, pair_inner_.data() + group.first * bytes + first * row_bytes, std::min(tile, group.count - first),
-                    i - first);
+      kernels_.pack(kind, rounded, inner, pair_inner_.data() + group.first * bytes + first * row_bytes,
+                    std::min(tile, group.count - first), i - first);
     }
   });
   const int64_t chunks = (hidden + kExpertChunk - 1) / kExpertChunk;
@@ -170,7 +174,8 @@ void CpuBackend::expert_output(const ExpertsArgs& args) {
     if (task / chunks + 1 == groups) {
       kernels_.multiply_fp8(args.shared_w2, begin, end, x, group.count, scratch(thread), local.y.data(), n);
     } else {
-      kernels_.multiply_fp4(args.routed[static_cast<size_t>(group.expert)].w2, begin, end, x, group.count, scratch(thread), local.y.data(), n);
+      kernels_.multiply_fp4(args.routed[static_cast<size_t>(group.expert)].w2, begin, end, x, group.count, scratch(thread),
+                            local.y.data(), n);
     }
     for (int64_t i = 0; i < group.count; ++i) {
       rows_.to_bf16_row(local.y.data() + i * n, n, pair_output_.data() + (group.first + i) * hidden + begin);

@@ -33,9 +33,12 @@ struct CpuKernels {
 
   /// y[m * stride + o - begin] = weights row o times input row m, for o in [begin, end). Input: full tiles one after the other,
   /// then one of the remaining rows.
-  void (*multiply_fp8)(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
-  void (*multiply_fp4)(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
-  void (*multiply_bf16)(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y, int64_t stride);
+  void (*multiply_fp8)(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                       int64_t stride);
+  void (*multiply_fp4)(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                       int64_t stride);
+  void (*multiply_bf16)(const Bf16Weight& w, int64_t begin, int64_t end, const char* x, int64_t m, char* scratch, float* y,
+                        int64_t stride);
 
   // Attention of one query: the list of keys is cut into blocks of kKeyBlock; `score_block` unpacks a block and scores it for all
   // heads, `weigh_heads` turns scores into probabilities and sums the values for some heads.
@@ -45,15 +48,15 @@ struct CpuKernels {
   int64_t (*keys_bytes)(int64_t count, int64_t dim);
   void (*pack_query)(const bf16* q, int64_t heads, int64_t dim, char* packed);
   /// scores [count, padded heads]; keys of list entries [first, last), first a multiple of kKeyBlock.
-  void (*score_block)(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads, int64_t dim,
-                      float scale, char* keys, float* scores);
+  void (*score_block)(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads,
+                      int64_t dim, float scale, char* keys, float* scores);
   /// out [heads, dim] rows [head_begin, head_end), multiples of kHeadLanes or the end. scores are used up.
-  void (*weigh_heads)(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys,
-                      float* scores, bf16* out);
+  void (*weigh_heads)(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks,
+                      char* keys, float* scores, bf16* out);
 
   /// scores[j - first] of index keys [first, last) (spec §3.8, profile R); q packed by pack_query, weights [heads].
-  void (*score_index)(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights, int64_t heads,
-                      int64_t dim, float* scores);
+  void (*score_index)(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights,
+                      int64_t heads, int64_t dim, float* scores);
 };
 
 inline constexpr int64_t kKeyBlock = 64;

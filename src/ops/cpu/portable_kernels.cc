@@ -39,24 +39,37 @@ void dot_tile(const float* w, int64_t vectors, const char* x, Float16* acc) {
 
 void dot_rows(const float* w, int64_t vectors, const char* x, int64_t rows, Float16* acc) {
   switch (rows) {
-    case 1: return dot_tile<1>(w, vectors, x, acc);
-    case 2: return dot_tile<2>(w, vectors, x, acc);
-    case 3: return dot_tile<3>(w, vectors, x, acc);
-    case 4: return dot_tile<4>(w, vectors, x, acc);
-    case 5: return dot_tile<5>(w, vectors, x, acc);
-    case 6: return dot_tile<6>(w, vectors, x, acc);
-    case 7: return dot_tile<7>(w, vectors, x, acc);
-    case 8: return dot_tile<8>(w, vectors, x, acc);
-    case 9: return dot_tile<9>(w, vectors, x, acc);
-    case 10: return dot_tile<10>(w, vectors, x, acc);
-    case 11: return dot_tile<11>(w, vectors, x, acc);
-    default: return dot_tile<12>(w, vectors, x, acc);
+    case 1:
+      return dot_tile<1>(w, vectors, x, acc);
+    case 2:
+      return dot_tile<2>(w, vectors, x, acc);
+    case 3:
+      return dot_tile<3>(w, vectors, x, acc);
+    case 4:
+      return dot_tile<4>(w, vectors, x, acc);
+    case 5:
+      return dot_tile<5>(w, vectors, x, acc);
+    case 6:
+      return dot_tile<6>(w, vectors, x, acc);
+    case 7:
+      return dot_tile<7>(w, vectors, x, acc);
+    case 8:
+      return dot_tile<8>(w, vectors, x, acc);
+    case 9:
+      return dot_tile<9>(w, vectors, x, acc);
+    case 10:
+      return dot_tile<10>(w, vectors, x, acc);
+    case 11:
+      return dot_tile<11>(w, vectors, x, acc);
+    default:
+      return dot_tile<12>(w, vectors, x, acc);
   }
 }
 
 // decode(o, k0, n, out): columns [k0, k0 + n) of weights row o.
 template <typename Decode>
-void multiply(int64_t begin, int64_t end, int64_t k, PackKind kind, const char* x, int64_t m, float* y, int64_t stride, Decode decode) {
+void multiply(int64_t begin, int64_t end, int64_t k, PackKind kind, const char* x, int64_t m, float* y, int64_t stride,
+              Decode decode) {
   const int64_t tile = tile_rows(kind);
   const int64_t row_bytes = PackedRowBytes(kind, k);
   alignas(64) float w[kStretch];
@@ -116,7 +129,8 @@ void unpack_window(const uint8_t* row, int64_t dim, float* out) {
 }
 
 void unpack_compressed(const uint8_t* row, int64_t dim, float* out) {
-  for (int64_t i = 0; i < dim; i += 16) store(out + i, decode_e2m1_pairs(row + i / 2) * e4m3_to_float(row[dim / 2 + i / kCacheScaleGroup]));
+  for (int64_t i = 0; i < dim; i += 16)
+    store(out + i, decode_e2m1_pairs(row + i / 2) * e4m3_to_float(row[dim / 2 + i / kCacheScaleGroup]));
 }
 
 // dots[16 heads] of a key with the query.
@@ -126,8 +140,8 @@ inline Float16 head_dots(const float* query, const float* key, int64_t padded, i
   return acc;
 }
 
-void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads, int64_t dim, float scale,
-                char* keys, float* scores) {
+void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const char* packed_query, int64_t heads, int64_t dim,
+                float scale, char* keys, float* scores) {
   const float* q = reinterpret_cast<const float*>(packed_query);
   const int64_t padded = padded_heads(heads);
   const int64_t window = query.window_last - query.window_first + 1;
@@ -142,8 +156,8 @@ void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const 
   }
 }
 
-void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys, float* scores,
-                bf16* out) {
+void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys,
+                float* scores, bf16* out) {
   const float* values = reinterpret_cast<const float*>(keys);
   const int64_t padded = padded_heads(heads);
   for (int64_t h0 = head_begin; h0 < head_end; h0 += kHeadLanes) {
@@ -168,14 +182,15 @@ void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim
   }
 }
 
-void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights, int64_t heads, int64_t dim,
-                float* scores) {
+void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* packed_query, const float* weights, int64_t heads,
+                int64_t dim, float* scores) {
   const float* q = reinterpret_cast<const float*>(packed_query);
   const int64_t padded = padded_heads(heads);
   alignas(64) float key[1024];
   for (int64_t j = first; j < last; ++j) {
     const uint8_t* row = keys.row(j);
-    for (int64_t i = 0; i < dim; i += 16) store(key + i, decode_e2m1_pairs(row + i / 2) * e8m0_to_float(row[dim / 2 + i / kScaleGroup]));
+    for (int64_t i = 0; i < dim; i += 16)
+      store(key + i, decode_e2m1_pairs(row + i / 2) * e8m0_to_float(row[dim / 2 + i / kScaleGroup]));
     Float16 acc{};
     for (int64_t h = 0; h < padded; h += kHeadLanes) {
       const Float16 relu = max(round_to_bf16(head_dots(q + h, key, padded, dim)), splat(0.0f));
@@ -186,8 +201,19 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
 }
 
 const CpuKernels* GetPortableKernels() {
-  static const CpuKernels kernels = {hwy::TargetName(HWY_TARGET), 0, PackedRowBytes, Pack, MultiplyFp8, MultiplyFp4, MultiplyBf16, QueryBytes,
-                                     KeysBytes, PackQuery, ScoreBlock, WeighHeads, ScoreIndex};
+  static const CpuKernels kernels = {hwy::TargetName(HWY_TARGET),
+                                     0,
+                                     PackedRowBytes,
+                                     Pack,
+                                     MultiplyFp8,
+                                     MultiplyFp4,
+                                     MultiplyBf16,
+                                     QueryBytes,
+                                     KeysBytes,
+                                     PackQuery,
+                                     ScoreBlock,
+                                     WeighHeads,
+                                     ScoreIndex};
   return &kernels;
 }
 

@@ -15,7 +15,9 @@ namespace deepinfer::cpu::HWY_NAMESPACE {
 
 // Every dim that gets here is a multiple of 32 (ModelConfig::validate), except rope pairs and n.
 
-float rsqrt_mean(Float16 squares, int64_t count, float eps) { return 1.0f / std::sqrt(sum(squares) / static_cast<float>(count) + eps); }
+float rsqrt_mean(Float16 squares, int64_t count, float eps) {
+  return 1.0f / std::sqrt(sum(squares) / static_cast<float>(count) + eps);
+}
 
 void RmsNorm(const bf16* x, const bf16* w, float eps, int64_t dim, bf16* y) {
   Float16 squares{};
@@ -44,7 +46,8 @@ void hyper_dots_rows(const float* fn, int64_t begin, int64_t end, const bf16* x,
   }
 }
 
-void HyperDots(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m, int64_t stride) {
+void HyperDots(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m,
+               int64_t stride) {
   if (rows == 4) return hyper_dots_rows<4>(fn, begin, end, x, width, m, stride);
   for (int64_t r = 0; r < rows; ++r) hyper_dots_rows<1>(fn, begin, end, x + r * width, width, m + r * stride, stride);
 }
@@ -248,7 +251,8 @@ void EngramRow(const uint8_t* values, const uint8_t* scales, int64_t dim, bf16* 
   }
 }
 
-void EngramGate(const bf16* key, const bf16* value, const bf16* q_weight, const bf16* k_weight, float eps, int64_t hidden, bf16* stream) {
+void EngramGate(const bf16* key, const bf16* value, const bf16* q_weight, const bf16* k_weight, float eps, int64_t hidden,
+                bf16* stream) {
   Float16 dots{};
   Float16 xx{};
   Float16 kk{};
@@ -266,9 +270,25 @@ void EngramGate(const bf16* key, const bf16* value, const bf16* q_weight, const 
 }
 
 const RowOps* GetRowOps() {
-  static const RowOps ops = {hwy::TargetName(HWY_TARGET), RmsNorm, HyperDots, HyperCoefficients, HyperCollapse, HyperExpand, StreamMean,
-                             RoundFp8, PackWindow, PackCompressed, PackIndexKey, RoundIndexQuery, ToBf16Row, Rope, CompressPair, Swiglu,
-                             Accumulate, EngramRow, EngramGate};
+  static const RowOps ops = {hwy::TargetName(HWY_TARGET),
+                             RmsNorm,
+                             HyperDots,
+                             HyperCoefficients,
+                             HyperCollapse,
+                             HyperExpand,
+                             StreamMean,
+                             RoundFp8,
+                             PackWindow,
+                             PackCompressed,
+                             PackIndexKey,
+                             RoundIndexQuery,
+                             ToBf16Row,
+                             Rope,
+                             CompressPair,
+                             Swiglu,
+                             Accumulate,
+                             EngramRow,
+                             EngramGate};
   return &ops;
 }
 

@@ -14,7 +14,8 @@ struct RowOps {
 
   void (*rms_norm)(const bf16* x, const bf16* w, float eps, int64_t dim, bf16* y);
   /// m[o] for o in [begin, end), of up to 4 rows: fn[o] . x, unscaled; x [rows, width], m [rows, stride].
-  void (*hyper_dots)(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m, int64_t stride);
+  void (*hyper_dots)(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m,
+                     int64_t stride);
   /// Coefficients of one row from its dots.
   void (*hyper_coefficients)(const HyperMixWeights& w, const bf16* x, const float* m, float* pre, float* post, float* comb);
   void (*hyper_collapse)(const bf16* x, const float* pre, int64_t n, int64_t hidden, bf16* y);
@@ -36,7 +37,8 @@ struct RowOps {
   /// y += x
   void (*accumulate)(const bf16* x, int64_t n, float* y);
   void (*engram_row)(const uint8_t* values, const uint8_t* scales, int64_t dim, bf16* y);
-  void (*engram_gate)(const bf16* key, const bf16* value, const bf16* q_weight, const bf16* k_weight, float eps, int64_t hidden, bf16* stream);
+  void (*engram_gate)(const bf16* key, const bf16* value, const bf16* q_weight, const bf16* k_weight, float eps, int64_t hidden,
+                      bf16* stream);
 };
 
 const RowOps& row_ops();

@@ -15,7 +15,8 @@ Result<std::vector<CudaDevice>> cuda_devices() {
     if (cudaGetDeviceProperties(&p, i) != cudaSuccess || p.major != 9 || p.minor != 0) continue;
     devices.push_back({i, p.name, p.major, p.minor, p.multiProcessorCount, static_cast<int64_t>(p.totalGlobalMem)});
   }
-  if (devices.empty()) return Err(Status(StatusCode::kNotFound, "CUDA: no device of compute capability 9.0 among " + std::to_string(count)));
+  if (devices.empty())
+    return Err(Status(StatusCode::kNotFound, "CUDA: no device of compute capability 9.0 among " + std::to_string(count)));
   return devices;
 }
 

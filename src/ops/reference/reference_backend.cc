@@ -123,7 +123,8 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x) override {
+  void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
+                    bf16* x) override {
     std::vector<float> mixed(static_cast<size_t>(n));
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t d = 0; d < hidden; ++d) {
@@ -161,29 +162,33 @@ class ReferenceBackend final : public Backend {
     const Inputs in = make_inputs(x, rows, outputs[0].weight.in, outputs[0].weight.in, true);
     for (const LinearOutput& output : outputs) {
       DI_CHECK(output.weight.in == in.k, "inputs of {} and {} columns", output.weight.in, in.k);
-      products(output.weight.out, rows, [&](int64_t begin, int64_t end, float* y) { multiply_fp8(output.weight, in, begin, end, y); },
-               [&](int64_t o, int64_t r, float v) { output.y[r * output.weight.out + o] = to_bf16(v); });
+      products(
+          output.weight.out, rows, [&](int64_t begin, int64_t end, float* y) { multiply_fp8(output.weight, in, begin, end, y); },
+          [&](int64_t o, int64_t r, float v) { output.y[r * output.weight.out + o] = to_bf16(v); });
     }
   }
 
   void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override {
     const Inputs in = make_inputs(x, rows, w.in, w.in, false);
-    products(w.out, rows, [&](int64_t begin, int64_t end, float* p) { multiply_bf16(w, in, begin, end, p); },
-             [&](int64_t o, int64_t r, float v) { y[r * w.out + o] = to_bf16(v); });
+    products(
+        w.out, rows, [&](int64_t begin, int64_t end, float* p) { multiply_bf16(w, in, begin, end, p); },
+        [&](int64_t o, int64_t r, float v) { y[r * w.out + o] = to_bf16(v); });
   }
 
   void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override {
     const Inputs in = make_inputs(x, rows, w.in, w.in, false);
-    products(w.out, rows, [&](int64_t begin, int64_t end, float* p) { multiply_bf16(w, in, begin, end, p); },
-             [&](int64_t o, int64_t r, float v) { y[r * w.out + o] = v; });
+    products(
+        w.out, rows, [&](int64_t begin, int64_t end, float* p) { multiply_bf16(w, in, begin, end, p); },
+        [&](int64_t o, int64_t r, float v) { y[r * w.out + o] = v; });
   }
 
   void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
     const int64_t lora = wo_a.out / groups;
     for (int64_t g = 0; g < groups; ++g) {
       const Inputs in = make_inputs(o + g * wo_a.in, rows, wo_a.in, groups * wo_a.in, false);
-      products(lora, rows, [&](int64_t begin, int64_t end, float* p) { multiply_fp8(wo_a, in, g * lora + begin, g * lora + end, p); },
-               [&](int64_t i, int64_t r, float v) { y[r * wo_a.out + g * lora + i] = to_bf16(v); });
+      products(
+          lora, rows, [&](int64_t begin, int64_t end, float* p) { multiply_fp8(wo_a, in, g * lora + begin, g * lora + end, p); },
+          [&](int64_t i, int64_t r, float v) { y[r * wo_a.out + g * lora + i] = to_bf16(v); });
     }
   }
 
@@ -213,7 +218,8 @@ class ReferenceBackend final : public Backend {
         for (int64_t i = 0; i < kScaleGroup; ++i) amax = std::max(amax, std::fabs(to_float(v[i])));
         const uint8_t byte = fp8_group_scale(amax);
         packed[r * bytes + dim + g] = byte;
-        for (int64_t i = 0; i < kScaleGroup; ++i) packed[r * bytes + g * kScaleGroup + i] = float_to_e4m3(to_float(v[i]) / e8m0_to_float(byte));
+        for (int64_t i = 0; i < kScaleGroup; ++i)
+          packed[r * bytes + g * kScaleGroup + i] = float_to_e4m3(to_float(v[i]) / e8m0_to_float(byte));
       }
     }
   }
@@ -225,7 +231,8 @@ class ReferenceBackend final : public Backend {
   }
 
   void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    for (int64_t r = 0; r < rows; ++r) pack_fp4(x + r * dim, dim, kScaleGroup, fp4_index_scale, e8m0_to_float, cache.row(first + r));
+    for (int64_t r = 0; r < rows; ++r)
+      pack_fp4(x + r * dim, dim, kScaleGroup, fp4_index_scale, e8m0_to_float, cache.row(first + r));
   }
 
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
@@ -246,7 +253,8 @@ class ReferenceBackend final : public Backend {
         const float top = std::max(g0, g1);
         const float e0 = std::exp(g0 - top);
         const float e1 = std::exp(g1 - top);
-        latent[static_cast<int64_t>(g) * dim + c] = to_bf16(kv[2 * g][c] * (e0 / (e0 + e1)) + kv[2 * g + 1][c] * (e1 / (e0 + e1)));
+        latent[static_cast<int64_t>(g) * dim + c] =
+            to_bf16(kv[2 * g][c] * (e0 / (e0 + e1)) + kv[2 * g + 1][c] * (e1 / (e0 + e1)));
       }
     }
   }
@@ -263,7 +271,8 @@ class ReferenceBackend final : public Backend {
         for (int64_t h = 0; h < args.heads; ++h) {
           const bf16* q = args.q + (r * args.heads + h) * args.dim;
           double dot = 0;
-          for (int64_t i = 0; i < args.dim; ++i) dot += static_cast<double>(to_float(q[i])) * static_cast<double>(key[static_cast<size_t>(i)]);
+          for (int64_t i = 0; i < args.dim; ++i)
+            dot += static_cast<double>(to_float(q[i])) * static_cast<double>(key[static_cast<size_t>(i)]);
           const float relu = std::max(round_bf16(static_cast<float>(dot)), 0.0f);
           sum += static_cast<double>(round_bf16(relu * to_float(args.weights[r * args.heads + h])));
         }
@@ -290,7 +299,8 @@ class ReferenceBackend final : public Backend {
       const int64_t window = query.window_last - query.window_first + 1;
       const int64_t count = window + query.chosen_count;
       std::vector<float> kv(static_cast<size_t>(count * args.dim));
-      for (int64_t i = 0; i < window; ++i) unpack_window(query.window.row(query.window_first + i), args.dim, kv.data() + i * args.dim);
+      for (int64_t i = 0; i < window; ++i)
+        unpack_window(query.window.row(query.window_first + i), args.dim, kv.data() + i * args.dim);
       for (int64_t i = 0; i < query.chosen_count; ++i) {
         unpack_compressed(query.compressed.row(query.chosen[i]), args.dim, kv.data() + (window + i) * args.dim);
       }
@@ -313,7 +323,8 @@ class ReferenceBackend final : public Backend {
           const float e = std::exp(p[static_cast<size_t>(i)] - top);
           total += static_cast<double>(e);
           const double rounded = round_bf16(e);
-          for (int64_t d = 0; d < args.dim; ++d) o[static_cast<size_t>(d)] += rounded * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
+          for (int64_t d = 0; d < args.dim; ++d)
+            o[static_cast<size_t>(d)] += rounded * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
         }
         const float sum = static_cast<float>(total) + std::exp(args.sinks[h] - top);
         for (int64_t d = 0; d < args.dim; ++d) {
@@ -370,17 +381,19 @@ class ReferenceBackend final : public Backend {
       if (members.empty()) continue;
       const ExpertWeights& w = args.routed[e];
       const Inputs in = gather_inputs(args.v, members, hidden, true);
-      expert(in, inner, hidden, args.swiglu_limit, [&](int64_t b, int64_t n, float* p) { multiply_fp4(w.w1, in, b, n, p); },
-             [&](int64_t b, int64_t n, float* p) { multiply_fp4(w.w3, in, b, n, p); },
-             [&](const Inputs& h, int64_t b, int64_t n, float* p) { multiply_fp4(w.w2, h, b, n, p); },
-             [&](int64_t m) { return weight[static_cast<size_t>(m)]; },
-             [&](int64_t m, int64_t d, float v) { y[static_cast<size_t>(members[static_cast<size_t>(m)] * hidden + d)] += v; });
+      expert(
+          in, inner, hidden, args.swiglu_limit, [&](int64_t b, int64_t n, float* p) { multiply_fp4(w.w1, in, b, n, p); },
+          [&](int64_t b, int64_t n, float* p) { multiply_fp4(w.w3, in, b, n, p); },
+          [&](const Inputs& h, int64_t b, int64_t n, float* p) { multiply_fp4(w.w2, h, b, n, p); },
+          [&](int64_t m) { return weight[static_cast<size_t>(m)]; },
+          [&](int64_t m, int64_t d, float v) { y[static_cast<size_t>(members[static_cast<size_t>(m)] * hidden + d)] += v; });
     }
     const Inputs in = make_inputs(args.v, rows, hidden, hidden, true);
-    expert(in, inner, hidden, args.swiglu_limit, [&](int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w1, in, b, n, p); },
-           [&](int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w3, in, b, n, p); },
-           [&](const Inputs& h, int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w2, h, b, n, p); },
-           [](int64_t) { return 1.0f; }, [&](int64_t m, int64_t d, float v) { y[static_cast<size_t>(m * hidden + d)] += v; });
+    expert(
+        in, inner, hidden, args.swiglu_limit, [&](int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w1, in, b, n, p); },
+        [&](int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w3, in, b, n, p); },
+        [&](const Inputs& h, int64_t b, int64_t n, float* p) { multiply_fp8(args.shared_w2, h, b, n, p); },
+        [](int64_t) { return 1.0f; }, [&](int64_t m, int64_t d, float v) { y[static_cast<size_t>(m * hidden + d)] += v; });
     for (int64_t i = 0; i < rows * hidden; ++i) args.y[i] = to_bf16(y[static_cast<size_t>(i)]);
   }
 
@@ -393,8 +406,8 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows, int64_t n,
-                   int64_t hidden, bf16* x) override {
+  void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
+                   int64_t n, int64_t hidden, bf16* x) override {
     for (int64_t r = 0; r < rows; ++r) {
       if (image != nullptr && image[r] != 0) continue;
       const bf16* value = kv + (r * (n + 1) + n) * hidden;
@@ -445,8 +458,9 @@ class ReferenceBackend final : public Backend {
       }
     }
     const Inputs hin = make_inputs(h.data(), in.rows, inner, inner, true);
-    products(hidden, in.rows, [&](int64_t begin, int64_t end, float* p) { w2(hin, begin, end, p); },
-             [&](int64_t o, int64_t r, float v) { add(r, o, round_bf16(v)); });
+    products(
+        hidden, in.rows, [&](int64_t begin, int64_t end, float* p) { w2(hin, begin, end, p); },
+        [&](int64_t o, int64_t r, float v) { add(r, o, round_bf16(v)); });
   }
 
   static void sinkhorn(float* c, int64_t n, int64_t iters, float eps) {

@@ -53,14 +53,17 @@ Inputs make_inputs(const bf16* x, int64_t rows, int64_t k, int64_t stride, bool 
 }
 
 Inputs gather_inputs(const bf16* x, std::span<const int64_t> rows, int64_t k, bool quantize) {
-  return transpose(static_cast<int64_t>(rows.size()), k, quantize, [&](int64_t r) { return x + rows[static_cast<size_t>(r)] * k; });
+  return transpose(static_cast<int64_t>(rows.size()), k, quantize,
+                   [&](int64_t r) { return x + rows[static_cast<size_t>(r)] * k; });
 }
 
 void multiply_fp8(const Fp8Weight& w, const Inputs& x, int64_t begin, int64_t end, float* y) {
   for (int64_t o = begin; o < end; ++o) {
     const uint8_t* values = w.values + o * w.in;
     const uint8_t* scales = w.scales + o / kScaleGroup * (w.in / kScaleGroup);
-    multiply(w.in, x, [&](int64_t i) { return e4m3_to_float(values[i]) * e8m0_to_float(scales[i / kScaleGroup]); }, y + (o - begin) * x.rows);
+    multiply(
+        w.in, x, [&](int64_t i) { return e4m3_to_float(values[i]) * e8m0_to_float(scales[i / kScaleGroup]); },
+        y + (o - begin) * x.rows);
   }
 }
 
@@ -68,19 +71,21 @@ void multiply_fp4(const Fp4Weight& w, const Inputs& x, int64_t begin, int64_t en
   for (int64_t o = begin; o < end; ++o) {
     const uint8_t* codes = w.codes + o * (w.in / 2);
     const uint8_t* scales = w.scales + o * (w.in / kScaleGroup);
-    multiply(w.in, x,
-             [&](int64_t i) {
-               const auto code = static_cast<uint8_t>((i & 1) != 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15);
-               return e2m1_to_float(code) * e8m0_to_float(scales[i / kScaleGroup]);
-             },
-             y + (o - begin) * x.rows);
+    multiply(
+        w.in, x,
+        [&](int64_t i) {
+          const auto code = static_cast<uint8_t>((i & 1) != 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15);
+          return e2m1_to_float(code) * e8m0_to_float(scales[i / kScaleGroup]);
+        },
+        y + (o - begin) * x.rows);
   }
 }
 
 void multiply_bf16(const Bf16Weight& w, const Inputs& x, int64_t begin, int64_t end, float* y) {
   for (int64_t o = begin; o < end; ++o) {
     const bf16* values = w.values + o * w.in;
-    multiply(w.in, x, [&](int64_t i) { return to_float(values[i]); }, y + (o - begin) * x.rows);
+    multiply(
+        w.in, x, [&](int64_t i) { return to_float(values[i]); }, y + (o - begin) * x.rows);
   }
 }
 
