@@ -12,6 +12,8 @@
 namespace deepinfer {
 namespace {
 
+// Files are opened with O_NONBLOCK: a named pipe in place of a file would otherwise hold the open for ever; here it is refused.
+
 struct Fd {
   int fd = -1;
   explicit Fd(int f) : fd(f) {}
@@ -37,7 +39,7 @@ Result<int64_t> regular_file_size(const Fd& file, const std::string& path) {
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   DI_ASSIGN_OR_RETURN(const int64_t size, regular_file_size(file, path));
   MappedFile mapped;
   mapped.path_ = path;
@@ -64,7 +66,7 @@ MappedFile::~MappedFile() {
 }
 
 Result<std::string> read_text_file(const std::string& path, int64_t limit) {
-  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   DI_ASSIGN_OR_RETURN(const int64_t size, regular_file_size(file, path));
   if (size > limit) return Err(Status::OutOfRange("{}: {} bytes, the limit is {}", path, size, limit));
   std::string text(static_cast<size_t>(size), '\0');
