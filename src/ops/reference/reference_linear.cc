@@ -6,14 +6,24 @@
 namespace deepinfer::reference {
 namespace {
 
+// Wider registers where the processor has them; every row's sum stays what it is. (The resolver of a cloned function runs before
+// the thread sanitizer is ready.)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define DEEPINFER_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define DEEPINFER_WIDE
+#endif
+
+DEEPINFER_WIDE void add_products(double* sum, double w, const float* x, int64_t n) {
+  for (int64_t r = 0; r < n; ++r) sum[r] += w * static_cast<double>(x[r]);
+}
+
 // y[r] = sum over k of weight(k) * x[k][r], k ascending.
 template <typename WeightAt>
 void multiply(int64_t k, const Inputs& x, WeightAt weight, float* y) {
   std::vector<double> sum(static_cast<size_t>(x.rows), 0.0);
   for (int64_t i = 0; i < k; ++i) {
-    const double w = weight(i);
-    const float* row = x.values.data() + i * x.rows;
-    for (int64_t r = 0; r < x.rows; ++r) sum[static_cast<size_t>(r)] += w * static_cast<double>(row[r]);
+    add_products(sum.data(), weight(i), x.values.data() + i * x.rows, x.rows);
   }
   for (int64_t r = 0; r < x.rows; ++r) y[r] = static_cast<float>(sum[static_cast<size_t>(r)]);
 }
