@@ -81,7 +81,6 @@ int main(int argc, char** argv) {
   int64_t context = 1024;
   int64_t prefill = 512;
   std::string directory = (fs::temp_directory_path() / "deepinfer-slice").string();
-  std::string backend_name = "cpu";
   bool keep = false;
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
   app.add_option("--experts", experts, "routed experts per layer (released: 384; 0.094 GB each for the five layers)")
