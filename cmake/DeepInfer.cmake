@@ -1,6 +1,7 @@
 # Options common to every target, and the two functions that declare targets.
 
 add_library(deepinfer_options INTERFACE)
+target_include_directories(deepinfer_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 # One rounding per operation, whatever the instruction set (-ffp-contract=off): results must not depend on what the compiler fuses.
 target_compile_options(deepinfer_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Wno-psabi;-ffp-contract=off;-fno-math-errno;-g1>"
