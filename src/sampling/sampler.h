@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "deepinfer/logprobs.h"
 #include "deepinfer/sampling_params.h"
 
 namespace deepinfer {
@@ -25,12 +26,6 @@ inline std::array<uint32_t, 2> noise_key(uint64_t seed) {
 }
 /// -log(E), E = -log1p(-u): what is added to a logit before the argmax.
 float gumbel(uint32_t word);
-
-struct TokenLogprob {
-  int32_t token = 0;
-  float logprob = 0.0f;
-  int64_t rank = 0;  ///< 1 + number of strictly greater logits
-};
 
 /// log-softmax of raw logits at `token`, and the `top` largest (ties by id). spec/sampling §2.4.
 TokenLogprob logprob_of(std::span<const float> logits, int32_t token);

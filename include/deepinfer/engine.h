@@ -1,0 +1,115 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deepinfer/options.h"
+#include "deepinfer/output.h"
+#include "deepinfer/request.h"
+#include "deepinfer/status.h"
+
+namespace deepinfer {
+
+class RequestStream;
+
+/// What `submit` returns: the stream of outputs of one request. Any thread may use it; copies share the stream. The request
+/// goes on when the last copy is dropped; `cancel` ends it.
+class RequestHandle {
+ public:
+  RequestHandle() = default;
+  explicit RequestHandle(std::shared_ptr<RequestStream> stream);
+
+  RequestId id() const;
+  /// Waits for news. Nothing after the last output of the last choice.
+  std::optional<Output> next();
+  /// News if there is any, without waiting.
+  std::optional<Output> poll();
+  /// Waits no longer than `timeout`.
+  std::optional<Output> next_for(std::chrono::nanoseconds timeout);
+  /// True once everything has been read.
+  bool finished() const;
+  /// Ends the request as soon as the running step is over. Its last outputs say so. Harmless when it has ended.
+  void cancel();
+  /// Called from an engine thread whenever there may be news; it must not block or throw. Called at once if there is news now.
+  void set_callback(std::function<void()> on_news);
+
+ private:
+  std::shared_ptr<RequestStream> stream_;
+};
+
+/// A sum and the largest of what was measured, seconds.
+struct StepTimes {
+  double total = 0;
+  double max = 0;
+  int64_t count = 0;
+};
+
+/// A snapshot of counters since the start, and of what is there now.
+struct EngineStats {
+  int64_t waiting = 0, running = 0;
+  int64_t submitted = 0, refused = 0, preemptions = 0;
+  std::array<int64_t, 5> finished{};  ///< by FinishReason, counted in choices
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0, generation_tokens = 0, cached_tokens = 0, replayed_tokens = 0;
+  int64_t row_layers = 0;                                     ///< rows x layers that ran
+  int64_t full_row_layers = 0;                                ///< the same without cache and without replay
+  int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  ///< cached: held by nobody but the cache
+  int64_t prefix_queries = 0, prefix_hits = 0;                ///< in tokens
+  int64_t evicted_pages = 0, expired_pages = 0;
+  int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
+  StepTimes plan, publish, step;   ///< host planning, host publishing, device step
+  double device_idle_seconds = 0;  ///< the device waited although something was running
+};
+
+struct ModelInfo {
+  std::string name;  ///< last part of the checkpoint folder
+  int64_t vocab_size = 0;
+  int64_t max_model_len = 0;
+  int64_t page_tokens = 0;  ///< granularity of cache hits
+  int64_t bos_token_id = 0, eos_token_id = 0;
+};
+
+/// The engine: many requests at once over one model. Every member may be called from any thread at any time.
+///
+/// Results depend on the request alone (and, in bounded replay, on what of it was cached), bit for bit: not on batch, arrival
+/// order, chunking, preemption or asynchronous scheduling.
+class Engine {
+ public:
+  /// Loads the model and starts the engine's threads. Errors name what does not fit.
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  /// Cancels what still runs.
+  virtual ~Engine() = default;
+
+  /// Checks the request and queues it. InvalidArgument and OutOfRange name the field, ResourceExhausted means a full queue or a
+  /// request that needs more pages than there are, FailedPrecondition comes after `shutdown`.
+  virtual Result<RequestHandle> submit(Request request) = 0;
+  virtual void cancel(RequestId id) = 0;
+  virtual EngineStats stats() const = 0;
+
+  enum class Shutdown : uint8_t { kDrain, kCancel };
+  /// No more requests; waits until those there are have finished (drain) or have been cancelled. Later calls return at once.
+  virtual void shutdown(Shutdown how = Shutdown::kDrain) = 0;
+
+  virtual const EngineOptions& options() const = 0;  ///< with every default filled in
+  virtual ModelInfo model() const = 0;
+  /// Token ids of plain text: no start token, added tokens spelled in it stay text.
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;
+  /// Token ids of a conversation with one user turn, ready for the answer.
+  virtual Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking = false) const = 0;
+  virtual std::string decode(const std::vector<int32_t>& tokens, bool skip_special = true) const = 0;
+
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+ protected:
+  Engine() = default;
+};
+
+}  // namespace deepinfer

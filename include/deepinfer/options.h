@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "deepinfer/status.h"
+
+namespace deepinfer {
+
+/// How windows of the attention are rebuilt where they are missing, and how much of the decoder a prompt runs (SWA bounded
+/// replay; docs/guides/replay.md).
+enum class ReplayMode : uint8_t {
+  kBounded,  ///< the last window before a hit is replayed; the decoder layers run for the end of the prompt only
+  kExact,    ///< everything as if the prompt had been computed in one piece with nothing cached: bitwise
+};
+
+/// "bounded" or "exact".
+Result<ReplayMode> parse_replay_mode(std::string_view text);
+std::string_view replay_mode_name(ReplayMode mode);
+
+/// Whether bounded mode leaves out decoder layers for most of the prompt.
+enum class DecoderReplay : uint8_t {
+  kCompact,  ///< decoder layers run for the last `decoder_keep_tokens` prompt tokens
+  kOff,      ///< decoder layers run for every token
+};
+
+/// "compact" or "off".
+Result<DecoderReplay> parse_decoder_replay(std::string_view text);
+std::string_view decoder_replay_name(DecoderReplay mode);
+
+/// What an engine is made from. Sizes are bytes, times seconds. `validate` names the field, its value and the limit.
+struct EngineOptions {
+  std::string model;            ///< checkpoint folder: config.json, tokenizer.json, safetensors
+  std::string backend = "cpu";  ///< "cpu", or "reference": plain loops, slow
+  int threads = 0;              ///< of the backend; 0: as many as the process may use
+
+  int64_t max_num_seqs = 256;          ///< sequences that run at once
+  int64_t max_num_batched_tokens = 0;  ///< rows of one step; 0: 512, or max_num_seqs if that is more
+  int64_t max_model_len = 0;           ///< prompt and answer together; 0: max_position_embeddings
+  int64_t kv_cache_memory = 0;         ///< bytes of global pages; 0: a quarter of the memory, at most 4 GiB
+  bool enable_prefix_caching = true;
+  double cache_ttl_chat = 600;    ///< how long a page of class `chat` is kept after its last use
+  double cache_ttl_agent = 3600;  ///< the same for class `agent`
+  double cache_max_pinned_fraction = 0.5;
+  int64_t window_snapshot_memory = int64_t{256} << 20;  ///< 0: no snapshots, every hit is replayed
+  double window_snapshot_ttl = 300;
+
+  ReplayMode replay = ReplayMode::kBounded;
+  DecoderReplay decoder_replay = DecoderReplay::kCompact;
+  int64_t decoder_keep_tokens = 0;  ///< 0: sliding window + 2 x (draft block + 1), 140 for V4.1
+
+  bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
+  int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers ResourceExhausted
+  double priority_interval = 10;       ///< seconds of waiting that make up for one step of priority
+
+  /// Limits that need no model. Everything that depends on the model is checked by `Engine::Create`.
+  Status validate() const;
+  /// Takes over the environment variables that DeepInfer documents, where they are set (docs/guides/engine.md has the table).
+  /// An unknown value is an error that names the variable.
+  Status apply_environment();
+};
+
+}  // namespace deepinfer

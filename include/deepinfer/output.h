@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "deepinfer/logprobs.h"
+#include "deepinfer/request.h"
+
+namespace deepinfer {
+
+enum class FinishReason : uint8_t {
+  kStop,       ///< EOS, a stop token or a stop string
+  kLength,     ///< max_tokens or max_model_len
+  kCancelled,  ///< by the caller, or by shutdown
+  kDeadline,   ///< the request's deadline passed
+  kError,      ///< see Output::error
+};
+
+/// "stop", "length", "cancelled", "deadline", "error".
+std::string_view finish_reason_name(FinishReason reason);
+
+/// Why less of a prompt came from the cache than could have.
+enum class CacheMiss : uint8_t {
+  kNone,       ///< everything that can be shared was
+  kTooShort,   ///< the prompt has no full page before its last token
+  kNotCached,  ///< the next page is not in the cache: never computed, evicted or expired
+  kInexact,    ///< the next page was computed after a bounded replay and the request wants exact results
+  kDisabled,   ///< prefix caching is off
+};
+std::string_view cache_miss_name(CacheMiss miss);
+
+/// Where the tokens of a request came from. Token counts are of one prompt, whatever `n`.
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;  ///< all choices together
+  int64_t cached_tokens = 0;      ///< prompt tokens whose global KV came from the cache: whole pages of 128
+  int64_t replayed_tokens = 0;    ///< of these, run again to rebuild windows
+  CacheMiss cache_miss = CacheMiss::kNone;
+  int64_t preemptions = 0;
+  uint64_t seed = 0;  ///< what was used
+};
+
+/// News of one choice since the last Output of it. News that nobody reads is merged, so a slow reader costs no memory.
+struct Output {
+  RequestId request = 0;
+  int64_t index = 0;  ///< choice, 0 .. n-1
+  std::vector<int32_t> tokens;
+  std::string text;                               ///< whole UTF-8 characters; held back while it may still become a stop string
+  std::vector<PositionLogprobs> logprobs;         ///< one per token, if asked for
+  std::vector<PositionLogprobs> prompt_logprobs;  ///< in the first Output of choice 0; entry i is of prompt token i + 1
+  std::optional<FinishReason> finish;             ///< set in the last Output of the choice
+  std::variant<std::monostate, int32_t, std::string> stop_reason;  ///< the stop token or stop string; none for EOS
+  Status error;                                                    ///< for FinishReason::kError
+  Usage usage;                                                     ///< so far
+};
+
+}  // namespace deepinfer
