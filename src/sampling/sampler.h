@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "deepinfer/sampling_params.h"
 
 namespace deepinfer {
