@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/status.h"
 #include "deepinfer/logprobs.h"
+#include "deepinfer/sampling_params.h"
 #include "deepinfer/sampling_params.h"
 
 namespace deepinfer {

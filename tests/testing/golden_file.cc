@@ -14,7 +14,12 @@ GoldenFile::GoldenFile(const std::string& path) {
   file_ = std::move(*file);
   auto header = parse_safetensors(file_.bytes(), path);
   if (!header) throw std::runtime_error(header.error().message());
-  for (const SafetensorsEntry& e : header->entries) tensors_[e.name] = {e.shape, e.dtype, file_.data() + e.offset, e.bytes};
+  for (const SafetensorsEntry& e : header->entries) {
+    const std::byte* data = file_.data() + e.offset;
+    // The format does not align tensors; spans of floats need it.
+    if (reinterpret_cast<uintptr_t>(data) % alignof(float) != 0) data = aligned_.emplace_back(data, data + e.bytes).data();
+    tensors_[e.name] = {e.shape, e.dtype, data, e.bytes};
+  }
 }
 
 const GoldenFile::Tensor& GoldenFile::at(const std::string& name) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -36,6 +37,7 @@ class GoldenFile {
   const Tensor& at(const std::string& name) const;
 
   MappedFile file_;
+  std::deque<std::vector<std::byte>> aligned_;  ///< copies of tensors that lie at odd addresses in the file
   std::map<std::string, Tensor> tensors_;
 };
 
