@@ -6,7 +6,7 @@
 #include "base/mapped_file.h"
 #include "commands.h"
 #include "eval_suite.h"
-#include "loaded_model.h"
+#include "model_options.h"
 #include "progress.h"
 #include "terminal.h"
 

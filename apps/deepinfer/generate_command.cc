@@ -6,7 +6,7 @@
 
 #include "commands.h"
 #include "generation.h"
-#include "loaded_model.h"
+#include "model_options.h"
 #include "performance.h"
 #include "protocol/prompt.h"
 #include "terminal.h"

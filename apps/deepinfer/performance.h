@@ -4,7 +4,7 @@
 #include <string>
 
 #include "generation.h"
-#include "loaded_model.h"
+#include "model_options.h"
 
 namespace deepinfer::cli {
 

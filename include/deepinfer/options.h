@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "deepinfer/status.h"
 
@@ -49,6 +50,8 @@ struct EngineOptions {
   ReplayMode replay = ReplayMode::kBounded;
   DecoderReplay decoder_replay = DecoderReplay::kCompact;
   int64_t decoder_keep_tokens = 0;  ///< 0: sliding window + 2 x (draft block + 1), 140 for V4.1
+
+  int64_t num_speculative_tokens = -1;  ///< draft block, for decoder_keep_tokens; -1: the checkpoint's
 
   bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
   int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers ResourceExhausted

@@ -10,7 +10,6 @@
 #include "base/status.h"
 #include "deepinfer/logprobs.h"
 #include "deepinfer/sampling_params.h"
-#include "deepinfer/sampling_params.h"
 
 namespace deepinfer {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -11,16 +11,7 @@
 #include "ops/ops.h"
 #include "tokenizer/tokenizer.h"
 
-namespace deepinfer::cli {
-
-/// Flags that every command with a model shares.
-struct ModelOptions {
-  std::string model;
-  std::string backend = "cpu";
-  int threads = 0;  ///< 0: as many as the process may use
-
-  void add_to(CLI::App& command);
-};
+namespace deepinfer {
 
 struct LoadTimes {
   double checkpoint = 0;  ///< seconds, beside the tokenizer in another thread
@@ -41,7 +32,9 @@ struct LoadedModel {
   const ModelConfig& config() const { return model->config(); }
 };
 
-/// Maps and checks the checkpoint, with a line of progress on a terminal.
-Result<LoadedModel> load_model(const ModelOptions& options);
+/// Maps and checks the checkpoint in folder `directory`. `backend`: "cpu" or "reference". `threads` 0: as many as the process may
+/// use. `progress` gets bytes done and bytes in all, and may be empty.
+Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
+                               const std::function<void(int64_t done, int64_t total)>& progress = {});
 
-}  // namespace deepinfer::cli
+}  // namespace deepinfer

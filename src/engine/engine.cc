@@ -1,0 +1,258 @@
+#include "deepinfer/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "engine/engine_core.h"
+#include "engine/loaded_model.h"
+#include "engine/model_executor.h"
+#include "engine/request_check.h"
+#include "protocol/prompt.h"
+
+namespace deepinfer {
+namespace {
+
+constexpr int64_t kDefaultBatchedTokens = 512;
+constexpr int64_t kMaxDefaultCache = int64_t{4} << 30;
+constexpr int64_t kMaxLogitBytes = int64_t{256} << 20;
+constexpr double kHousekeepingSeconds = 1.0;
+
+int64_t default_cache_memory() {
+  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  return std::min(memory / 4, kMaxDefaultCache);
+}
+
+/// Fills in what was left at its default, and refuses what does not fit the model.
+Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
+  if (config.kv_source_layer_ids.empty())
+    return Err(Status::Unimplemented("{}: a model without compressed KV has nothing to cache by pages", o.model));
+  if (o.max_model_len > config.max_position_embeddings) {
+    return Err(Status::OutOfRange("max_model_len is {}, max_position_embeddings is {}", o.max_model_len,
+                                  config.max_position_embeddings));
+  }
+  if (o.max_model_len == 0) o.max_model_len = config.max_position_embeddings;
+  if (o.max_num_batched_tokens == 0) o.max_num_batched_tokens = std::max(kDefaultBatchedTokens, o.max_num_seqs);
+  if (o.kv_cache_memory == 0) o.kv_cache_memory = default_cache_memory();
+  if (o.num_speculative_tokens > config.dspark_block_size) {
+    return Err(Status::OutOfRange("num_speculative_tokens is {}, the checkpoint's draft block has {}", o.num_speculative_tokens,
+                                  config.dspark_block_size));
+  }
+  if (o.num_speculative_tokens < 0) o.num_speculative_tokens = config.dspark_block_size;
+  const int64_t keep = config.sliding_window + 2 * (o.num_speculative_tokens + 1);
+  if (o.decoder_keep_tokens == 0) o.decoder_keep_tokens = keep;
+  if (o.decoder_keep_tokens < config.sliding_window) {
+    return Err(Status::OutOfRange("decoder_keep_tokens is {}, must be at least the sliding window, {}", o.decoder_keep_tokens,
+                                  config.sliding_window));
+  }
+  return o;
+}
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache)
+      : options_(std::move(options)),
+        loaded_(std::move(loaded)),
+        cache_(std::move(cache)),
+        windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
+        executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs),
+        core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
+        inbox_(std::make_shared<Inbox>()) {
+    limits_.vocab_size = loaded_.config().vocab_size;
+    limits_.eos_token_id = loaded_.config().eos_token_id;
+    limits_.max_model_len = options_.max_model_len;
+    limits_.max_num_seqs = options_.max_num_seqs;
+    limits_.page_positions = kPagePositions;
+    limits_.total_pages = cache_->total_pages();
+    limits_.replay = options_.replay;
+    stats_ = core_.stats();
+    thread_ = std::thread([this] { loop(); });
+  }
+
+  ~EngineImpl() override { shutdown(Shutdown::kCancel); }
+
+  Result<RequestHandle> submit(Request request) override {
+    auto checked = check_request(std::move(request), limits_);
+    if (!checked) return Err(checked.error());
+    const std::shared_ptr<ActiveRequest> active = *std::move(checked);
+    const std::weak_ptr<Inbox> inbox = inbox_;
+    RequestHandle handle;
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      if (inbox_->closed) return Err(Status::FailedPrecondition("the engine has been shut down"));
+      const int64_t queued = inbox_->waiting + static_cast<int64_t>(inbox_->submitted.size());
+      if (queued >= options_.max_queued_requests) {
+        ++inbox_->refused;
+        return Err(Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued,
+                                             options_.max_queued_requests));
+      }
+      active->id = inbox_->next_id++;
+      active->stream = std::make_shared<RequestStream>(active->id, active->request.n, [inbox](RequestId id) {
+        if (const auto box = inbox.lock()) box->cancel(id);
+      });
+      if (active->request.deadline.has_value()) active->deadline = step_clock() + *active->request.deadline;
+      handle = RequestHandle(active->stream);
+      inbox_->submitted.push_back(active);
+    }
+    inbox_->news.notify_one();
+    return handle;
+  }
+
+  void cancel(RequestId id) override { inbox_->cancel(id); }
+
+  EngineStats stats() const override {
+    const std::lock_guard lock(inbox_->mutex);
+    EngineStats stats = stats_;
+    stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
+    stats.refused = inbox_->refused;
+    return stats;
+  }
+
+  void shutdown(Shutdown how) override {
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      inbox_->closed = true;
+      if (how == Shutdown::kCancel) inbox_->cancel_all = true;
+    }
+    inbox_->news.notify_one();
+    const std::lock_guard lock(join_mutex_);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const EngineOptions& options() const override { return options_; }
+
+  ModelInfo model() const override {
+    const ModelConfig& config = loaded_.config();
+    return {.name = std::filesystem::path(options_.model).lexically_normal().filename().string(),
+            .vocab_size = config.vocab_size,
+            .max_model_len = options_.max_model_len,
+            .page_tokens = kPagePositions,
+            .bos_token_id = config.bos_token_id,
+            .eos_token_id = config.eos_token_id};
+  }
+
+  std::vector<int32_t> encode(std::string_view text) const override { return loaded_.tokenizer->encode(text); }
+
+  Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking) const override {
+    ChatPrompt prompt;
+    prompt.turns.push_back({ChatTurn::Role::kUser, std::string(user), ""});
+    prompt.thinking = thinking;
+    return encode_prompt(*loaded_.tokenizer, render_prompt(prompt));
+  }
+
+  std::string decode(const std::vector<int32_t>& tokens, bool skip_special) const override {
+    return loaded_.tokenizer->decode(tokens, skip_special);
+  }
+
+ private:
+  /// What other threads leave for the engine's. It outlives the engine for handles that are still about.
+  struct Inbox {
+    std::mutex mutex;
+    std::condition_variable news;
+    std::vector<std::shared_ptr<ActiveRequest>> submitted;
+    std::vector<RequestId> cancelled;
+    RequestId next_id = 1;
+    int64_t waiting = 0;  ///< in the core, as of its last turn
+    int64_t refused = 0;
+    bool closed = false;
+    bool cancel_all = false;
+
+    void cancel(RequestId id) {
+      {
+        const std::lock_guard lock(mutex);
+        cancelled.push_back(id);
+      }
+      news.notify_one();
+    }
+  };
+
+  CoreOptions core_options() const {
+    const ModelConfig& config = loaded_.config();
+    CoreOptions core;
+    core.limits = {options_.max_num_seqs, options_.max_num_batched_tokens, kPagePositions};
+    core.max_model_len = options_.max_model_len;
+    core.eos_token_id = config.eos_token_id;
+    core.vocab_size = config.vocab_size;
+    core.geometry = ReplayGeometry::Of(config);
+    core.decoder_replay = options_.decoder_replay;
+    core.decoder_keep = options_.decoder_keep_tokens;
+    core.priority_interval = options_.priority_interval;
+    core.async = options_.async_scheduling;
+    core.snapshots = options_.enable_prefix_caching && options_.window_snapshot_memory > 0;
+    core.prompt_logprob_rows =
+        std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+    core.fingerprint = options_.model;
+    return core;
+  }
+
+  void loop() {
+    std::vector<std::shared_ptr<ActiveRequest>> submitted;
+    std::vector<RequestId> cancelled;
+    double housekeeping = step_clock();
+    while (true) {
+      bool cancel_all = false;
+      {
+        std::unique_lock lock(inbox_->mutex);
+        const auto something = [&] { return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || inbox_->closed; };
+        if (!core_.busy() && !something())
+          inbox_->news.wait_for(lock, std::chrono::duration<double>(kHousekeepingSeconds), something);
+        submitted.swap(inbox_->submitted);
+        cancelled.swap(inbox_->cancelled);
+        cancel_all = inbox_->cancel_all;
+        if (inbox_->closed && submitted.empty() && cancelled.empty() && !core_.busy()) return;
+        inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
+      }
+      const double now = step_clock();
+      for (auto& request : submitted) core_.submit(std::move(request), now);
+      submitted.clear();
+      for (const RequestId id : cancelled) core_.end(id, FinishReason::kCancelled);
+      cancelled.clear();
+      if (cancel_all) core_.end_all(FinishReason::kCancelled);
+      if (core_.busy()) core_.turn(now);
+      if (now - housekeeping > kHousekeepingSeconds) {
+        housekeeping = now;
+        cache_->expire(now);
+        windows_.expire(now);
+      }
+      const EngineStats stats = core_.stats();
+      const std::lock_guard lock(inbox_->mutex);
+      stats_ = stats;
+      inbox_->waiting = core_.waiting();
+    }
+  }
+
+  const EngineOptions options_;
+  LoadedModel loaded_;
+  std::unique_ptr<KvCache> cache_;
+  WindowSnapshotPool<CachedWindow> windows_;
+  ModelExecutor executor_;
+  EngineCore core_;
+  RequestLimits limits_;
+  EngineStats stats_;  ///< under the inbox's mutex
+  std::shared_ptr<Inbox> inbox_;
+  std::mutex join_mutex_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  DI_RETURN_IF_ERROR(options.validate());
+  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads));
+  DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
+  DI_ASSIGN_OR_RETURN(auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory));
+  KvCacheOptions cache_options;
+  cache_options.chat_ttl_seconds = resolved.cache_ttl_chat;
+  cache_options.agent_ttl_seconds = resolved.cache_ttl_agent;
+  cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
+  cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
+  DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
+  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache));
+}
+
+}  // namespace deepinfer

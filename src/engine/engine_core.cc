@@ -1,0 +1,457 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+
+namespace deepinfer {
+namespace {
+
+/// Newcomers that one plan looks at: each costs a look into the cache.
+constexpr size_t kMaxConsidered = 32;
+
+CacheMiss cache_miss(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNone:
+      return CacheMiss::kNone;
+    case MissReason::kTooShort:
+      return CacheMiss::kTooShort;
+    case MissReason::kNotCached:
+      return CacheMiss::kNotCached;
+    case MissReason::kInexact:
+      return CacheMiss::kInexact;
+    case MissReason::kDisabled:
+      return CacheMiss::kDisabled;
+  }
+  return CacheMiss::kNone;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<CachedWindow>* windows, Executor* executor,
+                       std::shared_ptr<const Tokenizer> tokenizer, PrefixHasher hasher, Clock clock)
+    : options_(std::move(options)),
+      cache_(cache),
+      windows_(windows),
+      executor_(executor),
+      tokenizer_(std::move(tokenizer)),
+      hasher_(std::move(hasher)),
+      clock_(clock) {
+  for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
+  running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
+}
+
+EngineCore::~EngineCore() {
+  end_all(FinishReason::kCancelled);
+  while (!in_flight_.empty()) commit(0);
+}
+
+void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
+  request->due = now + static_cast<double>(request->request.priority) * options_.priority_interval;
+  if (request->deadline.has_value()) {
+    deadlines_.emplace(*request->deadline, request->id);
+    request->due = std::min(request->due, *request->deadline);
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = next_sequence_++;
+  sequence->tokens = request->request.prompt;
+  sequence->prompt_tokens = sequence->length();
+  sequence->request = request;
+  request->usage.prompt_tokens = sequence->prompt_tokens;
+  request->usage.seed = request->request.sampling.seed;
+  request->open = request->request.n;
+  request->sequences.push_back(sequence->id);
+  extend_keys(*sequence);
+  waiting_.emplace(request->due, sequence->id);
+  sequences_.emplace(sequence->id, std::move(sequence));
+  ++stats_.submitted;
+  requests_.emplace(request->id, std::move(request));
+}
+
+void EngineCore::extend_keys(Sequence& s) const {
+  const int64_t page = options_.limits.page_positions;
+  while (static_cast<int64_t>(s.keys.size() + 1) * page <= s.length()) {
+    const auto first = s.keys.size() * static_cast<size_t>(page);
+    const PrefixKey parent =
+        s.keys.empty() ? hasher_.root(s.request->request.cache_salt, options_.fingerprint) : s.keys.back();
+    s.keys.push_back(hasher_.next(parent, std::span(s.tokens).subspan(first, static_cast<size_t>(page))));
+  }
+}
+
+void EngineCore::turn(double now) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const RequestId id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    end(id, FinishReason::kDeadline);
+  }
+  const size_t depth = options_.async ? 2 : 1;
+  const bool planned = in_flight_.size() < depth && plan_and_submit(now);
+  if (!in_flight_.empty() && (!planned || in_flight_.size() == depth)) {
+    commit(now);
+  } else if (!planned && in_flight_.empty() && !sequences_.empty()) {
+    reclaim(now);
+  }
+}
+
+bool EngineCore::plan_and_submit(double now) {
+  if (running_.empty() && waiting_.empty()) {
+    if (in_flight_.empty()) device_was_idle_ = true;
+    return false;
+  }
+  const double start = measure();
+  build_view(now);
+  plan_step(view_, options_.limits, plan_);
+  apply_preemptions();
+  bool submitted = false;
+  if (!plan_.rows.empty()) {
+    std::unique_ptr<InFlight> step;
+    if (spare_.empty()) {
+      step = std::make_unique<InFlight>();
+    } else {
+      step = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    step->command.clear();
+    step->result.clear();
+    step->command.number = stats_.steps;
+    step->command.after_idle = device_was_idle_;
+    // Newcomers take their hits before anything is evicted for others.
+    std::erase_if(plan_.rows, [&](const PlannedRows& rows) { return rows.admitted && !begin(at(rows.id)); });
+    for (const PlannedRows& rows : plan_.rows) apply_rows(rows, step->command, now);
+    if (step->command.rows.empty()) {
+      spare_.push_back(std::move(step));
+    } else {
+      ++stats_.steps;
+      device_was_idle_ = false;
+      stuck_turns_ = 0;
+      executor_->submit(step->command, step->result);
+      in_flight_.push_back(std::move(step));
+      submitted = true;
+    }
+  }
+  const double took = measure() - start;
+  stats_.plan.total += took;
+  stats_.plan.max = std::max(stats_.plan.max, took);
+  ++stats_.plan.count;
+  return submitted;
+}
+
+void EngineCore::build_view(double now) {
+  const int64_t page = options_.limits.page_positions;
+  view_.running.clear();
+  view_.waiting.clear();
+  admissions_.clear();
+  for (const Sequence* s : running_) {
+    const auto& r = std::get<Sequence::Running>(s->state);
+    RunningView v;
+    v.id = s->id;
+    v.due = s->request->due;
+    v.scheduled = r.scheduled;
+    // The last token of an answer need not run.
+    v.runnable = std::min(s->length() + r.drawing, s->prompt_tokens + s->request->max_tokens - 1);
+    v.prompt_end = r.prompt_end;
+    v.pages = r.pages.size();
+    const int64_t kept = s->replay->mode == ReplayMode::kBounded ? s->replay->hit / page : 0;
+    v.releasable = v.pages - kept;
+    if (s->request->request.prompt_logprobs.has_value() && r.scheduled < s->prompt_tokens) v.row_limit = options_.prompt_logprob_rows;
+    v.extra_pages = s->prompt_tokens % page != 0 ? r.reserved : 0;
+    v.in_flight = r.in_flight > 0;
+    view_.running.push_back(v);
+  }
+  view_.available_pages = cache_->available();
+  view_.free_places = static_cast<int64_t>(free_places_.size()) - reserved_places_;
+  if (view_.free_places <= 0) return;
+  int64_t rows = 0;
+  for (const auto& [due, id] : waiting_) {
+    if (view_.waiting.size() == kMaxConsidered || static_cast<int64_t>(view_.waiting.size()) == view_.free_places ||
+        rows >= options_.limits.max_num_batched_tokens) {
+      break;
+    }
+    view_.waiting.push_back(consider(at(id), now));
+    rows += view_.waiting.back().runnable - view_.waiting.back().from;
+  }
+}
+
+WaitingView EngineCore::consider(Sequence& s, double now) {
+  const int64_t page = options_.limits.page_positions;
+  WaitingView v;
+  v.id = s.id;
+  v.due = s.request->due;
+  v.runnable = s.length();
+  v.prompt_end = s.length();
+  const auto* preempted = std::get_if<Sequence::Preempted>(&s.state);
+  if (preempted != nullptr && preempted->hit.has_value()) {
+    admissions_.push_back({&s, preempted->hit->size(), *s.replay, s.request->usage.cache_miss, s.window});
+  } else if (s.replay.has_value() && s.replay->mode == ReplayMode::kBounded && s.replay->hit == 0) {
+    admissions_.push_back({&s, 0, *s.replay, s.request->usage.cache_miss, nullptr});  // as it began, so it goes on
+  } else {
+    admissions_.push_back(match(s, now));
+    if (admissions_.back().hit_pages > 0) {
+      v.hit_evictable =
+          cache_->match(std::span(s.keys).first(static_cast<size_t>(admissions_.back().hit_pages)), false).evictable;
+    }
+  }
+  const Admission& a = admissions_.back();
+  v.from = a.replay.from;
+  v.hit_pages = a.hit_pages;
+  if (s.request->request.prompt_logprobs.has_value() && s.generated() == 0) v.row_limit = options_.prompt_logprob_rows;
+  const bool forks_to_come = s.choice == 0 && s.request->sequences.size() < static_cast<size_t>(s.request->request.n) &&
+                             s.generated() == 0;
+  v.places = forks_to_come ? s.request->request.n : 1;
+  v.extra_pages = s.prompt_tokens % page != 0 ? v.places - 1 : 0;
+  return v;
+}
+
+EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
+  const int64_t page = options_.limits.page_positions;
+  Admission a;
+  a.sequence = const_cast<Sequence*>(&s);
+  ReplayInput input;
+  input.mode = s.request->mode;
+  input.decoder = options_.decoder_replay;
+  input.keep = options_.decoder_keep;
+  input.prompt = s.prompt_tokens;
+  // The last token always runs: its logits are what is wanted.
+  const auto most = static_cast<size_t>(std::min<int64_t>((s.length() - 1) / page, static_cast<int64_t>(s.keys.size())));
+  if (s.request->request.prompt_logprobs.has_value()) {
+    a.miss = CacheMiss::kDisabled;  // every row is wanted
+  } else {
+    const PrefixMatch found = cache_->match(std::span(s.keys).first(most), input.mode == ReplayMode::kExact);
+    a.hit_pages = found.pages;
+    input.hit = found.pages * page;
+    input.hit_exact = found.exact;
+    a.miss = cache_miss(found.reason);
+  }
+  if (a.hit_pages > 0 && options_.snapshots) {
+    auto window = windows_->find(s.keys[static_cast<size_t>(a.hit_pages) - 1], now);
+    if (window != nullptr) {
+      const SnapshotInput snapshot{window->window.length, window->window.decoder_window_start, window->encoder_exact,
+                                   window->decoder_exact};
+      if (snapshot_serves(options_.geometry, input, snapshot)) {
+        a.replay = plan_restore(options_.geometry, input, snapshot);
+        a.window = std::move(window);
+        return a;
+      }
+    }
+  }
+  a.replay = plan_replay(options_.geometry, input);
+  return a;
+}
+
+void EngineCore::apply_preemptions() {
+  for (const SequenceId id : plan_.preempt) {
+    Sequence& s = at(id);
+    ++stats_.preemptions;
+    ++s.request->usage.preemptions;
+    leave(s, /*preempted=*/true);
+  }
+}
+
+bool EngineCore::begin(Sequence& s) {
+  const auto found = std::find_if(admissions_.begin(), admissions_.end(), [&](const Admission& a) { return a.sequence == &s; });
+  DI_CHECK(found != admissions_.end(), "sequence {} was not considered", s.id);
+  Admission& a = *found;
+  std::optional<PageTable> pages;
+  auto* preempted = std::get_if<Sequence::Preempted>(&s.state);
+  if (preempted != nullptr && preempted->hit.has_value()) {
+    pages = std::move(preempted->hit);
+  } else {
+    pages = cache_->new_table(s.request->cache_class);
+    if (!pages->adopt(s.keys, a.hit_pages).ok()) return false;
+  }
+  waiting_.erase({s.request->due, s.id});
+  const bool first_time = !s.replay.has_value();
+  s.replay = a.replay;
+  s.window = a.window;
+  Sequence::Running r{.pages = std::move(*pages)};
+  r.place = free_places_.back();
+  free_places_.pop_back();
+  r.scheduled = a.replay.from;
+  r.prompt_end = s.length();
+  if (s.choice == 0 && s.generated() == 0) r.reserved = s.request->request.n - static_cast<int64_t>(s.request->sequences.size());
+  reserved_places_ += r.reserved;
+  s.state = std::move(r);
+  running_.push_back(&s);
+  if (s.device == nullptr) {
+    s.device = std::make_shared<DeviceSequence>(s.request->request.sampling, options_.vocab_size);
+    s.device->sampler.add_prompt(s.request->request.prompt);
+    if (s.request->request.detokenize) {
+      s.text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
+                                                     s.request->request.skip_special_tokens});
+    }
+  }
+  if (first_time && s.choice == 0) {
+    Usage& usage = s.request->usage;
+    usage.cached_tokens = s.replay->hit;
+    usage.replayed_tokens = s.replay->replayed();
+    usage.cache_miss = a.miss;
+    stats_.prefix_queries += s.prompt_tokens;
+    stats_.prefix_hits += s.replay->hit;
+    stats_.cached_tokens += s.replay->hit;
+    stats_.replayed_tokens += s.replay->replayed();
+    stats_.prompt_tokens += s.prompt_tokens;
+    stats_.full_row_layers += s.prompt_tokens * options_.geometry.layers;
+  }
+  return true;
+}
+
+bool EngineCore::apply_rows(const PlannedRows& rows, StepCommand& command, double now) {
+  Sequence& s = at(rows.id);
+  auto& r = std::get<Sequence::Running>(s.state);
+  // A plan may count on pages that turn out to be shared; then the sequence waits for the next step.
+  if (rows.pages > r.pages.size() && !r.pages.grow(rows.pages - r.pages.size(), now)) return false;
+  forks_.clear();
+  const bool draws = rows.first + rows.count == s.length() + r.drawing;
+  if (draws && r.reserved > 0 && !prepare_forks(s, forks_, now)) return false;
+  write_rows(s, rows, forks_, command, now);
+  return true;
+}
+
+bool EngineCore::prepare_forks(Sequence& s, std::vector<Sequence*>& forks, double now) {
+  const int64_t page = options_.limits.page_positions;
+  auto& r = std::get<Sequence::Running>(s.state);
+  std::vector<PageTable> tables;
+  for (int64_t i = 0; i < r.reserved; ++i) {
+    tables.push_back(r.pages.fork(s.prompt_tokens / page));
+    if (s.prompt_tokens % page != 0 && !tables.back().grow(1, now)) return false;
+  }
+  for (PageTable& table : tables) {
+    auto fork = std::make_unique<Sequence>();
+    fork->id = next_sequence_++;
+    fork->choice = static_cast<int64_t>(s.request->sequences.size());
+    fork->request = s.request;
+    fork->tokens = s.tokens;
+    fork->prompt_tokens = s.prompt_tokens;
+    fork->keys = s.keys;
+    fork->replay = s.replay;
+    fork->window = s.window;
+    SamplingParams params = s.request->request.sampling;
+    params.choice_index = static_cast<uint32_t>(fork->choice);
+    fork->device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size);
+    fork->device->sampler.add_prompt(s.request->request.prompt);
+    if (s.request->request.detokenize) {
+      fork->text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
+                                                         s.request->request.skip_special_tokens});
+    }
+    Sequence::Running running{.pages = std::move(table)};
+    running.place = free_places_.back();
+    free_places_.pop_back();
+    running.scheduled = s.prompt_tokens;
+    running.begun = true;
+    running.appended = running.pages.size();
+    running.prompt_end = s.prompt_tokens;
+    fork->state = std::move(running);
+    s.request->sequences.push_back(fork->id);
+    running_.push_back(fork.get());
+    forks.push_back(fork.get());
+    sequences_.emplace(fork->id, std::move(fork));
+  }
+  reserved_places_ -= r.reserved;
+  r.reserved = 0;
+  return true;
+}
+
+void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
+                            double now) {
+  const int64_t page = options_.limits.page_positions;
+  auto& r = std::get<Sequence::Running>(s.state);
+  const Request& request = s.request->request;
+  const int64_t end = rows.first + rows.count;
+  StepRows out;
+  out.sequence = s.id;
+  out.place = r.place;
+  out.device = s.device.get();
+  out.first = rows.first;
+  out.count = rows.count;
+  out.begin = !r.begun;
+  r.begun = true;
+  if (out.begin) {
+    out.replay = *s.replay;
+    out.window = s.window;
+    out.prefix_first = static_cast<int64_t>(command.prefixes.size());
+    out.prefix_count = s.replay->hit;
+    command.prefixes.insert(command.prefixes.end(), s.tokens.begin(), s.tokens.begin() + s.replay->hit);
+  }
+  for (int64_t p = rows.first; p < end; ++p)
+    command.tokens.push_back(p < s.length() ? s.tokens[static_cast<size_t>(p)] : kLastSampled);
+
+  const std::span<uint8_t* const> pages = r.pages.data();
+  out.first_page = static_cast<int64_t>(command.pages.size());
+  out.page_count = r.pages.size() - r.appended;
+  command.pages.insert(command.pages.end(), pages.begin() + r.appended, pages.end());
+  r.appended = r.pages.size();
+
+  const int64_t logprobs = request.logprobs.value_or(-1);
+  out.first_draw = static_cast<int64_t>(command.draws.size());
+  out.first_fork = static_cast<int64_t>(command.forks.size());
+  if (end == s.length() + r.drawing) {
+    command.draws.push_back({s.id, s.device.get(), logprobs});
+    ++r.drawing;
+    for (Sequence* fork : forks) {
+      auto& f = std::get<Sequence::Running>(fork->state);
+      command.draws.push_back({fork->id, fork->device.get(), logprobs});
+      ++f.drawing;
+      ++f.in_flight;
+      const std::span<uint8_t* const> own = f.pages.data();
+      command.forks.push_back({fork->id, f.place, static_cast<int64_t>(command.pages.size()), f.pages.size(),
+                               s.prompt_tokens % page != 0,
+                               s.prompt_tokens % page != 0 ? pages[static_cast<size_t>(s.prompt_tokens / page)] : nullptr});
+      command.pages.insert(command.pages.end(), own.begin(), own.end());
+    }
+  }
+  out.draw_count = static_cast<int64_t>(command.draws.size()) - out.first_draw;
+  out.fork_count = static_cast<int64_t>(command.forks.size()) - out.first_fork;
+
+  if (request.prompt_logprobs.has_value() && s.choice == 0 && s.generated() == 0 && rows.first < s.prompt_tokens) {
+    out.prompt_logprobs = *request.prompt_logprobs;
+    out.next_token = end < s.prompt_tokens ? s.tokens[static_cast<size_t>(end)] : -1;
+  }
+  if (options_.snapshots) {
+    const int64_t boundary = end / page * page;
+    if (boundary > rows.first && boundary >= s.prompt_tokens / page * page) {
+      const auto key = static_cast<size_t>(boundary / page) - 1;
+      if (key >= s.keys.size() || !windows_->contains(s.keys[key], now)) out.save_at = boundary;
+    }
+  }
+  ++r.in_flight;
+  r.scheduled = end;
+  command.rows.push_back(std::move(out));
+}
+
+void EngineCore::reclaim(double now) {
+  // Nothing runs and nothing can: pages are held where they help nobody now. What is given up here is only speed, or, for a
+  // preempted answer in bounded replay, the guarantee that it goes on bit for bit.
+  ++stuck_turns_;
+  if (stuck_turns_ == 1) {
+    for (const auto& [due, id] : waiting_) {
+      auto* preempted = std::get_if<Sequence::Preempted>(&at(id).state);
+      if (preempted != nullptr && id != waiting_.begin()->second) preempted->hit.reset();
+    }
+    return;
+  }
+  if (stuck_turns_ == 2) {
+    cache_->unpin_all(now);
+    return;
+  }
+  Sequence& s = running_.empty() ? at(waiting_.begin()->second) : *running_.front();
+  Output output = start_output(s);
+  output.error = Status::ResourceExhausted("the KV cache has {} pages of {} tokens, which cannot hold this request", cache_->total_pages(),
+                                           options_.limits.page_positions);
+  finish(s, FinishReason::kError, std::move(output));
+  stuck_turns_ = 0;
+}
+
+bool EngineCore::preempt(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || !std::holds_alternative<Sequence::Running>(it->second->state)) return false;
+  ++stats_.preemptions;
+  ++it->second->request->usage.preemptions;
+  leave(*it->second, /*preempted=*/true);
+  return true;
+}
+
+std::vector<SequenceId> EngineCore::running_ids() const {
+  std::vector<SequenceId> ids;
+  for (const Sequence* s : running_) ids.push_back(s->id);
+  return ids;
+}
+
+}  // namespace deepinfer

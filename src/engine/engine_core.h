@@ -1,0 +1,144 @@
+#pragma once
+
+#include <boost/unordered/unordered_flat_map.hpp>
+#include <deque>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cache/window_snapshots.h"
+#include "engine/sequence.h"
+
+namespace deepinfer {
+
+/// What the core needs to know, every default filled in.
+struct CoreOptions {
+  SchedulerLimits limits;
+  int64_t max_model_len = 0;
+  int64_t eos_token_id = 1;
+  int64_t vocab_size = 0;
+  ReplayGeometry geometry;
+  DecoderReplay decoder_replay = DecoderReplay::kCompact;
+  int64_t decoder_keep = 0;
+  double priority_interval = 10;
+  bool async = true;
+  bool snapshots = true;
+  int64_t prompt_logprob_rows = 256;  ///< rows a step of a request that wants prompt log-probs: their logits are all kept
+  std::string fingerprint;            ///< of model and numerics: pages of another one are never hit
+};
+
+/// Host time of a turn, seconds; filled in when a clock is given.
+struct TurnTimes {
+  double plan = 0;     ///< view, plan, command
+  double publish = 0;  ///< results, text, outputs
+};
+
+/// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
+///
+/// Invariants, checked by `check_invariants`: every sequence is in exactly one state; a place is free or belongs to one Running
+/// or Leaving sequence; the pages in use are those of the tables in the states and those that the cache holds; `waiting_` has
+/// exactly the Waiting and Preempted sequences; a sequence that a command in flight names is Running or Leaving.
+class EngineCore {
+ public:
+  using Clock = double (*)();
+
+  /// All pointers outlive the core. `tokenizer` may be null (no text). `clock` may be null: then times are not measured.
+  EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<CachedWindow>* windows, Executor* executor,
+             std::shared_ptr<const Tokenizer> tokenizer, PrefixHasher hasher, Clock clock = nullptr);
+  /// Waits for the commands in flight; every open request ends as cancelled.
+  ~EngineCore();
+
+  /// A request that has been checked. `now`: seconds on a clock that never goes back; it orders requests and ends them.
+  void submit(std::shared_ptr<ActiveRequest> request, double now);
+  /// Ends every open choice of a request. False: there is no such request (any more).
+  bool end(RequestId id, FinishReason reason);
+  void end_all(FinishReason reason);
+  /// Plans and submits the next step if there is room, and takes in the oldest result if there is nothing else to do. Call it
+  /// while `busy`.
+  void turn(double now);
+  /// Gives the pages of the sequence up, as if others needed them. For tests: false if it has no place or is leaving.
+  bool preempt(SequenceId id);
+
+  bool busy() const { return !sequences_.empty() || !in_flight_.empty(); }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t running() const { return static_cast<int64_t>(running_.size()); }
+  std::vector<SequenceId> running_ids() const;
+  /// Counters of the core's own; the caller adds what it knows.
+  EngineStats stats() const;
+  const StepPlan& last_plan() const { return plan_; }
+  void check_invariants() const;
+
+ private:
+  struct Admission {
+    Sequence* sequence = nullptr;
+    int64_t hit_pages = 0;
+    ReplayPlan replay;
+    CacheMiss miss = CacheMiss::kNone;
+    std::shared_ptr<const CachedWindow> window;
+  };
+  struct InFlight {
+    StepCommand command;
+    StepResult result;
+  };
+
+  // engine_core.cc: planning
+  bool plan_and_submit(double now);
+  void build_view(double now);
+  WaitingView consider(Sequence& sequence, double now);
+  Admission match(const Sequence& sequence, double now);
+  void apply_preemptions();
+  bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
+  bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
+  bool begin(Sequence& sequence);
+  void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command, double now);
+  void reclaim(double now);
+  void extend_keys(Sequence& sequence) const;
+
+  // engine_results.cc: results
+  void commit(double now);
+  static Sequence::Running& running_part(Sequence& sequence);
+  void take_prompt_logprobs(Sequence& sequence, int64_t first, std::span<PositionLogprobs> logprobs);
+  void take_token(Sequence& sequence, int32_t token, const PositionLogprobs* logprobs);
+  void publish_pages(Sequence& sequence, int64_t computed, double now);
+  void keep_window(const Sequence& sequence, int64_t position, std::shared_ptr<CachedWindow> window, double now);
+  void finish(Sequence& sequence, FinishReason reason, Output output);
+  void leave(Sequence& sequence, bool preempted);
+  void settle(SequenceId id);
+  void erase(Sequence& sequence);
+  void fail_command(const StepCommand& command, const Status& status);
+  Output start_output(const Sequence& sequence) const;
+
+  Sequence& at(SequenceId id) { return *sequences_.at(id); }
+  double measure() const { return clock_ != nullptr ? clock_() : 0; }
+
+  CoreOptions options_;
+  KvCache* cache_;
+  WindowSnapshotPool<CachedWindow>* windows_;
+  Executor* executor_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  PrefixHasher hasher_;
+  Clock clock_;
+
+  boost::unordered_flat_map<RequestId, std::shared_ptr<ActiveRequest>> requests_;
+  boost::unordered_flat_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::set<std::pair<ServiceTime, SequenceId>> waiting_;
+  std::vector<Sequence*> running_;  ///< in the order of admission
+  std::set<std::pair<double, RequestId>> deadlines_;
+  std::vector<int32_t> free_places_;
+  int64_t reserved_places_ = 0;
+  SequenceId next_sequence_ = 1;
+
+  SchedulerView view_;
+  StepPlan plan_;
+  std::vector<Admission> admissions_;  ///< one per waiting entry of the view
+  std::deque<std::unique_ptr<InFlight>> in_flight_;
+  std::vector<std::unique_ptr<InFlight>> spare_;
+  std::vector<Sequence*> forks_;  ///< scratch
+  bool device_was_idle_ = true;
+  int64_t stuck_turns_ = 0;
+  double device_end_ = 0;
+  EngineStats stats_;
+};
+
+}  // namespace deepinfer

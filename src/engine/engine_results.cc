@@ -1,0 +1,309 @@
+// What the core does with the results of a step: tokens, text, pages, and the end of answers.
+
+#include <algorithm>
+
+#include "engine/engine_core.h"
+
+namespace deepinfer {
+
+void EngineCore::commit(double now) {
+  executor_->wait();
+  std::unique_ptr<InFlight> step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const double start = measure();
+  const StepCommand& command = step->command;
+  StepResult& result = step->result;
+  stats_.row_layers += result.row_layers;
+  stats_.step.total += result.end - result.begin;
+  stats_.step.max = std::max(stats_.step.max, result.end - result.begin);
+  ++stats_.step.count;
+  if (!command.after_idle && device_end_ > 0) stats_.device_idle_seconds += std::max(0.0, result.begin - device_end_);
+  device_end_ = result.end;
+
+  for (const StepDraw& draw : command.draws) --running_part(at(draw.sequence)).drawing;
+  if (!result.status.ok()) {
+    fail_command(command, result.status);
+  } else {
+    size_t prompt_logprob = 0;
+    size_t window = 0;
+    size_t logprob = 0;
+    for (const StepRows& rows : command.rows) {
+      Sequence& s = at(rows.sequence);
+      if (rows.prompt_logprobs >= 0) {
+        const int64_t count = rows.count - (rows.next_token < 0 ? 1 : 0);
+        take_prompt_logprobs(s, rows.first, std::span(result.prompt_logprobs).subspan(prompt_logprob, static_cast<size_t>(count)));
+        prompt_logprob += static_cast<size_t>(count);
+      }
+    }
+    for (size_t i = 0; i < command.draws.size(); ++i) {
+      const StepDraw& draw = command.draws[i];
+      const PositionLogprobs* logprobs = draw.logprobs >= 0 ? &result.logprobs[logprob++] : nullptr;
+      take_token(at(draw.sequence), result.tokens[i], logprobs);
+    }
+    for (const StepRows& rows : command.rows) {
+      Sequence& s = at(rows.sequence);
+      publish_pages(s, rows.first + rows.count, now);
+      if (rows.save_at >= 0) keep_window(s, rows.save_at, std::move(result.windows[window++]), now);
+    }
+  }
+  // Only now may pages go: what ended above was still named by this command.
+  for (const StepFork& fork : command.forks) --running_part(at(fork.sequence)).in_flight;
+  for (const StepRows& rows : command.rows) --running_part(at(rows.sequence)).in_flight;
+  for (const StepFork& fork : command.forks) settle(fork.sequence);
+  for (const StepRows& rows : command.rows) settle(rows.sequence);
+  step->result.clear();
+  spare_.push_back(std::move(step));
+
+  const double took = measure() - start;
+  stats_.publish.total += took;
+  stats_.publish.max = std::max(stats_.publish.max, took);
+  ++stats_.publish.count;
+}
+
+Sequence::Running& EngineCore::running_part(Sequence& s) {
+  if (auto* leaving = std::get_if<Sequence::Leaving>(&s.state)) return leaving->last;
+  return std::get<Sequence::Running>(s.state);
+}
+
+void EngineCore::fail_command(const StepCommand& command, const Status& status) {
+  // What the device keeps of these sequences is unknown now; none of them can go on.
+  const auto fail = [&](SequenceId id) {
+    Sequence& s = at(id);
+    if (s.finished) return;
+    Output output = start_output(s);
+    output.error = status;
+    finish(s, FinishReason::kError, std::move(output));
+  };
+  for (const StepRows& rows : command.rows) fail(rows.sequence);
+  for (const StepFork& fork : command.forks) fail(fork.sequence);
+}
+
+Output EngineCore::start_output(const Sequence& s) const {
+  Output output;
+  output.request = s.request->id;
+  output.index = s.choice;
+  output.usage = s.request->usage;
+  return output;
+}
+
+void EngineCore::take_prompt_logprobs(Sequence& s, int64_t first, std::span<PositionLogprobs> logprobs) {
+  const int64_t known = std::min(s.prompt_logprobs_given - first, static_cast<int64_t>(logprobs.size()));
+  if (known > 0) logprobs = logprobs.subspan(static_cast<size_t>(known));
+  if (s.finished || logprobs.empty()) return;
+  s.prompt_logprobs_given += static_cast<int64_t>(logprobs.size());
+  Output output = start_output(s);
+  output.prompt_logprobs.assign(std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
+  s.request->stream->push(std::move(output));
+}
+
+void EngineCore::take_token(Sequence& s, int32_t token, const PositionLogprobs* logprobs) {
+  if (s.finished) return;  // drawn for an answer that had ended already
+  const Request& request = s.request->request;
+  s.tokens.push_back(token);
+  extend_keys(s);
+  ++s.request->usage.completion_tokens;
+  ++stats_.generation_tokens;
+  stats_.full_row_layers += options_.geometry.layers;
+
+  Output output = start_output(s);
+  output.tokens.push_back(token);
+  if (logprobs != nullptr) output.logprobs.push_back(*logprobs);
+  // spec/sampling §2.5: EOS, stop ids, stop strings, length, in this order.
+  std::optional<FinishReason> reason;
+  const auto& stops = request.sampling.stop_token_ids;
+  if (token == options_.eos_token_id && !request.ignore_eos) {
+    reason = FinishReason::kStop;
+  } else if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    reason = FinishReason::kStop;
+    output.stop_reason = token;
+  } else if (s.text.has_value() && s.text->push(token, output.text)) {
+    reason = FinishReason::kStop;
+    output.stop_reason = *s.text->stop();
+  } else if (s.generated() >= s.request->max_tokens) {
+    reason = FinishReason::kLength;
+  }
+  if (reason.has_value()) {
+    finish(s, *reason, std::move(output));
+  } else {
+    s.request->stream->push(std::move(output));
+  }
+}
+
+void EngineCore::publish_pages(Sequence& s, int64_t computed, double now) {
+  auto& r = running_part(s);
+  const int64_t full = std::min(computed, s.length()) / options_.limits.page_positions;
+  if (full <= r.pages.published()) return;
+  r.pages.publish(std::span(s.keys).first(static_cast<size_t>(full)), s.replay->exact_pages, now);
+}
+
+void EngineCore::keep_window(const Sequence& s, int64_t position, std::shared_ptr<CachedWindow> window, double now) {
+  if (window == nullptr || position > s.length()) return;
+  const ReplayPlan& plan = *s.replay;
+  window->encoder_exact = plan.exact_pages;
+  bool decoder = plan.mode == ReplayMode::kExact;
+  if (!decoder && plan.restored) decoder = s.window->decoder_exact && plan.decoder_start <= plan.hit;
+  if (!decoder && !plan.restored) decoder = plan.from == 0 && plan.decoder_start == 0;
+  window->decoder_exact = plan.exact_pages && decoder;
+  const int64_t bytes = window->window.bytes();
+  windows_->put(s.keys[static_cast<size_t>(position / options_.limits.page_positions) - 1], std::move(window), bytes, now);
+}
+
+void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
+  DI_CHECK(!s.finished, "sequence {} finished twice", s.id);
+  s.finished = true;
+  ActiveRequest& request = *s.request;
+  if (s.text.has_value()) s.text->finish(output.text);
+  output.usage = request.usage;
+  output.finish = reason;
+  ++stats_.finished[static_cast<size_t>(reason)];
+  const auto stream = request.stream;
+  Status error = output.error;
+  stream->push(std::move(output));
+  --request.open;
+  // Choices that were to fork from this one never began.
+  if (s.choice == 0 && request.open > 0) {
+    for (auto choice = static_cast<int64_t>(request.sequences.size()); choice < request.request.n; ++choice) {
+      Output unborn = start_output(s);
+      unborn.index = choice;
+      unborn.finish = reason;
+      unborn.error = error;
+      ++stats_.finished[static_cast<size_t>(reason)];
+      --request.open;
+      stream->push(std::move(unborn));
+    }
+  }
+  if (request.open == 0) {
+    if (request.deadline.has_value()) deadlines_.erase({*request.deadline, request.id});
+    requests_.erase(request.id);
+  }
+  if (std::holds_alternative<Sequence::Running>(s.state)) {
+    leave(s, /*preempted=*/false);
+  } else if (auto* leaving = std::get_if<Sequence::Leaving>(&s.state)) {
+    leaving->preempted = false;
+  } else {
+    waiting_.erase({request.due, s.id});
+    erase(s);
+  }
+}
+
+void EngineCore::leave(Sequence& s, bool preempted) {
+  auto running = std::move(std::get<Sequence::Running>(s.state));
+  running_.erase(std::find(running_.begin(), running_.end(), &s));
+  reserved_places_ -= running.reserved;
+  running.reserved = 0;
+  const bool busy = running.in_flight > 0;
+  s.state = Sequence::Leaving{std::move(running), preempted};
+  // A sequence in a command stays until the command is over: `settle` looks at it again.
+  if (!busy) settle(s.id);
+}
+
+void EngineCore::settle(SequenceId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  Sequence& s = *it->second;
+  auto* leaving = std::get_if<Sequence::Leaving>(&s.state);
+  if (leaving == nullptr || leaving->last.in_flight > 0) return;
+  free_places_.push_back(leaving->last.place);
+  if (!leaving->preempted) {
+    erase(s);
+    return;
+  }
+  Sequence::Preempted state;
+  // Bounded results depend on the pages that were hit; exact ones can be had again from any.
+  const int64_t hit = s.replay->hit / options_.limits.page_positions;
+  if (s.replay->mode == ReplayMode::kBounded && hit > 0) state.hit = leaving->last.pages.fork(hit);
+  s.state = std::move(state);
+  waiting_.emplace(s.request->due, s.id);
+}
+
+void EngineCore::erase(Sequence& s) { sequences_.erase(s.id); }
+
+bool EngineCore::end(RequestId id, FinishReason reason) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return false;
+  const std::shared_ptr<ActiveRequest> request = it->second;
+  // The first choice goes first: it ends those that have not begun.
+  const std::vector<SequenceId> ids = request->sequences;
+  for (const SequenceId sequence : ids) {
+    const auto found = sequences_.find(sequence);
+    if (found == sequences_.end() || found->second->finished) continue;
+    finish(*found->second, reason, start_output(*found->second));
+  }
+  return true;
+}
+
+void EngineCore::end_all(FinishReason reason) {
+  std::vector<RequestId> ids;
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (const RequestId id : ids) end(id, reason);
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  stats.waiting = waiting();
+  stats.running = running();
+  const KvCacheStats cache = cache_->stats();
+  stats.pages_total = cache.total_pages;
+  stats.pages_free = cache.free_pages;
+  for (const int64_t pages : cache.cached_pages) stats.pages_cached += pages;
+  for (const int64_t pages : cache.evicted) stats.evicted_pages += pages;
+  for (const int64_t pages : cache.expired) stats.expired_pages += pages;
+  if (windows_ != nullptr) {
+    const auto windows = windows_->stats();
+    stats.snapshots = windows.entries;
+    stats.snapshot_bytes = windows.bytes;
+    stats.snapshot_hits = windows.hits;
+    stats.snapshot_misses = windows.misses;
+  }
+  return stats;
+}
+
+void EngineCore::check_invariants() const {
+  cache_->check_invariants();
+  if (windows_ != nullptr) windows_->check_invariants();
+  std::vector<int> owners(static_cast<size_t>(options_.limits.max_num_seqs));
+  for (const int32_t place : free_places_) ++owners[static_cast<size_t>(place)];
+  int64_t waiting = 0, running = 0, reserved = 0;
+  boost::unordered_flat_map<SequenceId, int32_t> reads;
+  for (const auto& step : in_flight_) {
+    for (const StepRows& rows : step->command.rows) ++reads[rows.sequence];
+    for (const StepFork& fork : step->command.forks) ++reads[fork.sequence];
+  }
+  for (const auto& [id, s] : sequences_) {
+    DI_CHECK(s->id == id, "sequence {} under id {}", s->id, id);
+    const Sequence::Running* r = std::get_if<Sequence::Running>(&s->state);
+    if (const auto* leaving = std::get_if<Sequence::Leaving>(&s->state)) r = &leaving->last;
+    const bool waits = std::holds_alternative<Sequence::Waiting>(s->state) || std::holds_alternative<Sequence::Preempted>(s->state);
+    DI_CHECK(waits == waiting_.contains({s->request->due, id}), "sequence {}: waiting {} but not in the queue", id, waits);
+    waiting += waits ? 1 : 0;
+    const auto read = reads.find(id);
+    const int32_t in_flight = read == reads.end() ? 0 : read->second;
+    if (r == nullptr) {
+      DI_CHECK(in_flight == 0, "sequence {} waits, {} commands read it", id, in_flight);
+      DI_CHECK(!s->finished, "sequence {} waits and is finished", id);
+      continue;
+    }
+    ++owners[static_cast<size_t>(r->place)];
+    DI_CHECK(r->in_flight == in_flight, "sequence {}: {} commands in flight, counted {}", id, in_flight, r->in_flight);
+    DI_CHECK(r->scheduled <= s->length() + r->drawing || s->finished, "sequence {}: {} scheduled of {}", id, r->scheduled, s->length());
+    DI_CHECK(r->appended <= r->pages.size(), "sequence {}: {} pages known of {}", id, r->appended, r->pages.size());
+    DI_CHECK(r->scheduled <= r->pages.size() * options_.limits.page_positions || r->scheduled == s->replay->from,
+             "sequence {}: {} scheduled in {} pages", id, r->scheduled, r->pages.size());
+    reserved += r->reserved;
+    if (std::holds_alternative<Sequence::Running>(s->state)) {
+      ++running;
+      DI_CHECK(!s->finished, "sequence {} runs and is finished", id);
+    } else {
+      DI_CHECK(r->in_flight > 0, "sequence {} leaves and nothing reads it", id);
+    }
+  }
+  for (size_t place = 0; place < owners.size(); ++place) DI_CHECK(owners[place] == 1, "place {} has {} owners", place, owners[place]);
+  DI_CHECK(waiting == this->waiting(), "{} wait, {} in the queue", waiting, this->waiting());
+  DI_CHECK(running == this->running(), "{} run, {} in the list", running, this->running());
+  DI_CHECK(reserved == reserved_places_, "{} places reserved, counted {}", reserved, reserved_places_);
+  for (const auto& [id, request] : requests_) DI_CHECK(request->open > 0, "request {} has nothing open", id);
+  if (sequences_.empty()) DI_CHECK(requests_.empty(), "{} requests without a sequence", requests_.size());
+}
+
+}  // namespace deepinfer

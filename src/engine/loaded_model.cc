@@ -1,0 +1,55 @@
+#include "engine/loaded_model.h"
+
+#include <chrono>
+#include <future>
+
+namespace deepinfer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct TokenizerWithMap {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  EngramTokenMap map;
+  double seconds = 0;
+};
+
+Result<TokenizerWithMap> load_tokenizer(const std::string& path) {
+  const auto start = Clock::now();
+  TokenizerWithMap out;
+  DI_ASSIGN_OR_RETURN(out.tokenizer, Tokenizer::Load(path));
+  out.map = make_engram_token_map(*out.tokenizer);
+  out.seconds = seconds_since(start);
+  return out;
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
+                               const std::function<void(int64_t done, int64_t total)>& progress) {
+  const auto start = Clock::now();
+  // The tokenizer needs nothing of the weights, so both are read at once.
+  auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(directory + "/tokenizer.json"); });
+
+  LoadedModel out;
+  Checkpoint::Options checkpoint_options;
+  if (progress) checkpoint_options.progress = progress;
+  DI_ASSIGN_OR_RETURN(out.checkpoint, Checkpoint::Open(directory, checkpoint_options));
+  out.times.checkpoint = seconds_since(start);
+
+  DI_ASSIGN_OR_RETURN(TokenizerWithMap read, tokenizer.get());
+  out.tokenizer = std::move(read.tokenizer);
+  out.times.tokenizer = read.seconds;
+
+  const auto model_start = Clock::now();
+  out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
+  out.backend = backend == "reference" ? make_reference_backend(out.pool.get()) : make_cpu_backend(out.pool.get());
+  DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get()));
+  out.times.model = seconds_since(model_start);
+  out.times.total = seconds_since(start);
+  return out;
+}
+
+}  // namespace deepinfer
