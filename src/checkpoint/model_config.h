@@ -98,6 +98,9 @@ struct ModelConfig {
   /// Largest KV / index source <= layer; -1 for layers with ratio 0.
   int64_t kv_source_of(int64_t layer) const;
   int64_t index_source_of(int64_t layer) const;
+  /// The last KV source: it and the layers behind it write no global KV for others, so most prompt tokens can do without them
+  /// (spec §8.3). num_hidden_layers where no layer has global KV: then every layer is of the encoder.
+  int64_t first_decoder_layer() const { return kv_source_layer_ids.empty() ? num_hidden_layers : kv_source_layer_ids.back(); }
   /// Position in engram_layer_ids, or -1.
   int64_t engram_slot(int64_t layer) const;
   /// n-gram orders x heads: table rows looked up per token and Engram layer.

@@ -10,6 +10,12 @@
 
 namespace deepinfer {
 
+int64_t Model::source_of(int64_t layer) const {
+  if (config_.compress_ratio(layer) == 0) return -1;
+  const auto& ids = config_.kv_source_layer_ids;
+  return std::find(ids.begin(), ids.end(), config_.kv_source_of(layer)) - ids.begin();
+}
+
 void Model::run_attention(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
@@ -31,11 +37,8 @@ void Model::run_attention(Step& step, int64_t layer) {
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
   backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
 
-  int64_t source = -1;  // number of the KV source in the page layout
-  if (c.compress_ratio(layer) > 0) {
-    const auto& ids = c.kv_source_layer_ids;
-    source = std::find(ids.begin(), ids.end(), c.kv_source_of(layer)) - ids.begin();
-    if (c.is_kv_source(layer)) run_compressor(step, layer, source);
+  const int64_t source = source_of(layer);
+  if (source >= 0) {
     if (c.is_index_source(layer)) run_indexer(step, layer, source);
     step.observe("chosen", layer, b.chosen.data(), rows * c.index_topk);
     step.observe("chosen_count", layer, b.chosen_count.data(), rows);
@@ -57,33 +60,30 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   const int64_t ratio = c.compress_ratio(layer);
   int64_t groups = 0;
   if (ratio == 1) {
-    groups = step.rows;
-    backend_->linear_bf16(b.u.data(), step.rows, w.compressor_wkv, b.latent.data());
+    const bool any = std::any_of(b.spans.begin(), b.spans.end(), [](const StepSpan& s) { return s.group_count(1) > 0; });
+    groups = any ? step.rows : 0;  // rows of a cached prefix among them are not written
+    if (any) backend_->linear_bf16(b.u.data(), step.rows, w.compressor_wkv, b.latent.data());
   } else {
     groups = step.pairs;
     backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wkv, b.comp_kv.data());
     backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wgate, b.comp_gate.data());
     b.pool_kv.clear();
     b.pool_gate.clear();
-    for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
-      const StepSequence& sequence = step.batch->sequences[s];
-      SequenceState& state = *sequence.state;
-      const int64_t start = state.length();
-      const int64_t end = start + sequence.count;
-      const int64_t row0 = b.first_row[s] - start;
-      for (int64_t p = start / 2 * 2; p < end / 2 * 2; ++p) {
+    for (const StepSpan& span : b.spans) {
+      SequenceState& state = *span.state;
+      const int64_t row0 = span.first_row - span.start;
+      const int64_t first = 2 * span.first_group(2);
+      for (int64_t p = first; p < first + 2 * span.group_count(2); ++p) {
         // The first half of an open pair came in an earlier step.
-        b.pool_kv.push_back(p < start ? state.tail_kv(source, p) : b.comp_kv.data() + (row0 + p) * dim);
-        b.pool_gate.push_back(p < start ? state.tail_gate(source, p) : b.comp_gate.data() + (row0 + p) * dim);
+        b.pool_kv.push_back(p < span.start ? state.tail_kv(source, p) : b.comp_kv.data() + (row0 + p) * dim);
+        b.pool_gate.push_back(p < span.start ? state.tail_gate(source, p) : b.comp_gate.data() + (row0 + p) * dim);
       }
     }
     backend_->compress_pool(b.pool_kv, b.pool_gate, dim, b.latent.data());
-    for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
-      const StepSequence& sequence = step.batch->sequences[s];
-      SequenceState& state = *sequence.state;
-      const int64_t end = state.length() + sequence.count;
-      const int64_t row0 = b.first_row[s] - state.length();
-      for (int64_t p = std::max(state.length(), end - state.tail_capacity()); p < end; ++p) {
+    for (const StepSpan& span : b.spans) {
+      SequenceState& state = *span.state;
+      const int64_t row0 = span.first_row - span.start;
+      for (int64_t p = std::max(span.start, span.end() - state.tail_capacity()); p < span.end(); ++p) {
         std::copy_n(b.comp_kv.data() + (row0 + p) * dim, dim, state.tail_kv(source, p));
         std::copy_n(b.comp_gate.data() + (row0 + p) * dim, dim, state.tail_gate(source, p));
       }
@@ -103,14 +103,16 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   step.observe("compressed", layer, b.latent.data(), groups * dim);
   step.replace("index_k", layer, b.index_k.data(), groups * c.index_head_dim);
   step.replace("compressed", layer, b.latent.data(), groups * dim);
-  int64_t group = 0;
-  for (const StepSequence& sequence : step.batch->sequences) {
-    const int64_t first = sequence.state->length() / ratio;
-    const int64_t count = (sequence.state->length() + sequence.count) / ratio - first;
+  int64_t next = 0;
+  for (const StepSpan& span : b.spans) {
+    const int64_t first = span.first_group(ratio);
+    const int64_t count = span.group_count(ratio);
+    const int64_t group = ratio == 1 ? span.first_row + first - span.start : next;
+    next += count;
+    if (count == 0) continue;
     backend_->pack_index_keys(b.index_k.data() + group * c.index_head_dim, count, c.index_head_dim,
-                              sequence.state->index_rows(source), first);
-    backend_->pack_compressed(b.latent.data() + group * dim, count, dim, sequence.state->main_rows(source), first);
-    group += count;
+                              span.state->index_rows(source), first);
+    backend_->pack_compressed(b.latent.data() + group * dim, count, dim, span.state->main_rows(source), first);
   }
 }
 
@@ -121,10 +123,9 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
   const int64_t rows = step.rows;
   const int64_t ratio = c.compress_ratio(layer);
   bool must_score = false;
-  int64_t row = 0;
-  for (const StepSequence& sequence : step.batch->sequences) {
-    const PagedRows keys = sequence.state->index_rows(source);
-    for (int64_t i = 0; i < sequence.count; ++i, ++row) {
+  for (const StepSpan& span : b.spans) {
+    const PagedRows keys = span.state->index_rows(source);
+    for (int64_t row = span.first_row; row < span.first_row + span.count; ++row) {
       const int64_t visible = (b.positions[static_cast<size_t>(row)] + 1) / ratio;
       b.index_queries[static_cast<size_t>(row)] = {keys, visible, b.chosen.data() + row * c.index_topk, 0};
       must_score = must_score || visible > c.index_topk;
@@ -164,19 +165,20 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
 void Model::attend(Step& step, int64_t layer, int64_t source) {
   const ModelConfig& c = config_;
   Buffers& b = *step.b;
-  int64_t row = 0;
-  for (const StepSequence& sequence : step.batch->sequences) {
-    SequenceState& state = *sequence.state;
+  const bool decoder = layer >= c.first_decoder_layer();
+  for (const StepSpan& span : b.spans) {
+    SequenceState& state = *span.state;
+    const int64_t window_start = decoder ? state.decoder_window_start() : state.encoder_window_start();
     const WindowRows window{.ring = state.window_ring(layer),
                             .capacity = state.window_capacity(),
-                            .fresh = b.window_kv.data() + row * c.window_row_bytes(),
-                            .start = state.length(),
+                            .fresh = b.window_kv.data() + span.first_row * c.window_row_bytes(),
+                            .start = span.start,
                             .row_bytes = c.window_row_bytes()};
     const PagedRows compressed = source >= 0 ? state.main_rows(source) : PagedRows{};
-    for (int64_t i = 0; i < sequence.count; ++i, ++row) {
+    for (int64_t row = span.first_row; row < span.first_row + span.count; ++row) {
       const int64_t position = b.positions[static_cast<size_t>(row)];
       b.queries[static_cast<size_t>(row)] = {.window = window,
-                                             .window_first = std::max<int64_t>(0, position - c.sliding_window + 1),
+                                             .window_first = std::max(window_start, position - c.sliding_window + 1),
                                              .window_last = position,
                                              .compressed = compressed,
                                              .chosen = b.chosen.data() + row * c.index_topk,
@@ -193,14 +195,12 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
 
 void Model::commit_window(Step& step, int64_t layer) {
   const int64_t bytes = config_.window_row_bytes();
-  for (size_t s = 0; s < step.batch->sequences.size(); ++s) {
-    const StepSequence& sequence = step.batch->sequences[s];
-    SequenceState& state = *sequence.state;
-    const int64_t end = state.length() + sequence.count;
+  for (const StepSpan& span : step.b->spans) {
+    SequenceState& state = *span.state;
     uint8_t* ring = state.window_ring(layer);
-    for (int64_t p = std::max(state.length(), end - state.window_capacity()); p < end; ++p) {
+    for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p) {
       std::memcpy(ring + p % state.window_capacity() * bytes,
-                  step.b->window_kv.data() + (step.b->first_row[s] + p - state.length()) * bytes, static_cast<size_t>(bytes));
+                  step.b->window_kv.data() + (span.first_row + p - span.start) * bytes, static_cast<size_t>(bytes));
     }
   }
 }

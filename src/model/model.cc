@@ -61,6 +61,10 @@ std::unique_ptr<SequenceState> Model::new_sequence(PageAllocator* pages) {
   return std::make_unique<SequenceState>(config_, layout_, pages != nullptr ? pages : heap_pages_.get(), options_.rollback_slack);
 }
 
+std::unique_ptr<SequenceState> Model::new_borrowing_sequence() {
+  return std::make_unique<SequenceState>(config_, layout_, nullptr, options_.rollback_slack);
+}
+
 Status Model::check(const StepBatch& batch) const {
   const auto rows = static_cast<int64_t>(batch.tokens.size());
   if (rows == 0) return Status::InvalidArgument("step: no tokens");
@@ -98,11 +102,12 @@ Status Model::check(const StepBatch& batch) const {
       if (r < 0 || r >= rows) return Status::OutOfRange("step: row {} of {}", r, rows);
     }
   }
-  return Status::Ok();
+  return check_logit_rows(batch);
 }
 
 Status Model::reserve_pages(const StepBatch& batch) const {
-  std::vector<int64_t> had;
+  std::vector<int64_t>& had = buffers_->page_counts;
+  had.clear();
   for (const StepSequence& s : batch.sequences) {
     had.push_back(s.state->page_count());
     Status status = s.state->reserve(s.state->length() + s.count);
@@ -113,7 +118,7 @@ Status Model::reserve_pages(const StepBatch& batch) const {
   return Status::Ok();
 }
 
-void Model::prepare(const StepBatch& batch, Step& step) {
+void Model::reserve_buffers(const Step& step) {
   Buffers& b = *step.b;
   const ModelConfig& c = config_;
   const int64_t rows = step.rows;
@@ -154,37 +159,46 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   b.queries.resize(static_cast<size_t>(rows));
   b.index_queries.resize(static_cast<size_t>(rows));
 
+  b.image.reserve_discard(rows);
+  b.kept_row.resize(static_cast<size_t>(rows));
+}
+
+void Model::prepare(const StepBatch& batch, Step& step) {
+  reserve_buffers(step);
+  Buffers& b = *step.b;
+  const ModelConfig& c = config_;
+  const int64_t pairs = c.qk_rope_head_dim / 2;
   step.rope_pairs = pairs;
   b.positions.clear();
-  b.first_row.clear();
+  b.spans.clear();
   int64_t row = 0;
   for (const StepSequence& s : batch.sequences) {
-    b.first_row.push_back(row);
+    const StepSpan span{.state = s.state, .start = s.state->length(), .count = s.count, .first_row = row, .input_row = row};
+    b.spans.push_back(span);
     std::vector<int32_t>& history = s.state->history();
-    const int64_t start = s.state->length();
-    for (int64_t i = 0; i < s.count; ++i, ++row) {
-      const int64_t position = start + i;
+    for (int64_t position = span.start; position < span.end(); ++position, ++row) {
       b.positions.push_back(position);
       plain_rope_.fill(position, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
       compressed_rope_.fill(position, b.compressed_cos.data() + row * pairs, b.compressed_sin.data() + row * pairs);
       if (c.engram_layer_ids.empty()) continue;
-      const bool image = step.image != nullptr && step.image[row] != 0;
-      history.push_back(image ? EngramHash::kDead : compressed_ids_[static_cast<size_t>(batch.tokens[static_cast<size_t>(row)])]);
+      history.push_back(
+          compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && step.image[row] != 0));
       for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
         hash_.rows(static_cast<int64_t>(slot), history,
-                   b.engram_rows.data() + (static_cast<int64_t>(slot) * rows + row) * c.engram_columns());
+                   b.engram_rows.data() + (static_cast<int64_t>(slot) * step.rows + row) * c.engram_columns());
       }
     }
     // A pair is rotated as its first token (spec §3.7).
-    for (int64_t j = start / 2; j < (start + s.count) / 2; ++j, ++step.pairs) {
-      compressed_rope_.fill(2 * j, b.pair_cos.data() + step.pairs * pairs, b.pair_sin.data() + step.pairs * pairs);
+    for (int64_t i = 0; i < span.group_count(2); ++i, ++step.pairs) {
+      compressed_rope_.fill(2 * (span.first_group(2) + i), b.pair_cos.data() + step.pairs * pairs,
+                            b.pair_sin.data() + step.pairs * pairs);
     }
   }
   const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
   const int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
   step.candidate_words = ((longest + block - 1) / block + 63) / 64;
   if (c.candidate_source_layer_id >= 0 && (longest + block - 1) / block > c.candidate_topk_blocks) {
-    b.candidates.reserve_discard(rows * step.candidate_words);
+    b.candidates.reserve_discard(step.rows * step.candidate_words);
   }
 }
 
@@ -197,7 +211,6 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   const int64_t hidden = c.hidden_size;
   Buffers& b = *buffers_;
   Step step;
-  step.batch = &batch;
   step.observer = observer;
   step.b = &b;
   step.rows = static_cast<int64_t>(batch.tokens.size());
@@ -214,56 +227,63 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   for (int64_t r = 0; r < step.rows; ++r) {
     for (int64_t s = 0; s < n; ++s) b.pre[r * n + s] = s == 0 ? 1.0f : 0.0f;  // identity pre-mix: stream 0
   }
-  for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) run_block(step, layer);
-
-  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
-  if (wanted > 0) {
-    b.head_x.reserve_discard(wanted * n * hidden);
-    b.head_pre.reserve_discard(wanted * n);
-    b.head_u.reserve_discard(wanted * hidden);
-    b.logits.reserve_discard(wanted * c.vocab_size);
-    for (int64_t i = 0; i < wanted; ++i) {
-      const int64_t r = batch.logit_rows[static_cast<size_t>(i)];
-      std::copy_n(b.x.data() + r * n * hidden, n * hidden, b.head_x.data() + i * n * hidden);
-      std::copy_n(b.pre.data() + r * n, n, b.head_pre.data() + i * n);
-    }
-    backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
-    backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
-    backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.data());
-  }
-  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
   StepOutput output;
-  output.logits = {b.logits.data(), static_cast<size_t>(wanted * c.vocab_size)};
-  output.main_hidden = {b.main_hidden.data(), static_cast<size_t>(step.rows * hidden) * c.dspark_target_layer_ids.size()};
+  for (int64_t layer = 0; layer < c.num_hidden_layers && step.rows > 0; ++layer) {
+    run_block(step, layer);
+    (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
+  }
+  compute_logits(batch, step);
+  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  output.logits = {b.logits.data(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
+  output.main_hidden = {b.main_hidden.data(),
+                        batch.tokens.size() * static_cast<size_t>(hidden) * c.dspark_target_layer_ids.size()};
   return output;
+}
+
+void Model::compute_logits(const StepBatch& batch, const Step& step) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  if (wanted == 0) return;
+  b.head_x.reserve_discard(wanted * n * hidden);
+  b.head_pre.reserve_discard(wanted * n);
+  b.head_u.reserve_discard(wanted * hidden);
+  b.logits.reserve_discard(wanted * c.vocab_size);
+  for (int64_t i = 0; i < wanted; ++i) {
+    int64_t r = batch.logit_rows[static_cast<size_t>(i)];
+    if (step.narrowed) r = b.kept_row[static_cast<size_t>(r)];
+    std::copy_n(b.x.data() + r * n * hidden, n * hidden, b.head_x.data() + i * n * hidden);
+    std::copy_n(b.pre.data() + r * n, n, b.head_pre.data() + i * n);
+  }
+  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
+  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
+  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.data());
 }
 
 void Model::run_block(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
-  const int64_t rows = step.rows;
   const int64_t n = c.hc_mult;
   const int64_t hidden = c.hidden_size;
   if (step.observer != nullptr) {
-    step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(rows * n * hidden)),
-                                b.pre.span().first(static_cast<size_t>(rows * n)));
+    step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(step.rows * n * hidden)),
+                                b.pre.span().first(static_cast<size_t>(step.rows * n)));
   }
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
-
-  const auto& taps = c.dspark_target_layer_ids;
-  if (const auto tap = std::find(taps.begin(), taps.end(), layer); tap != taps.end()) {
-    const auto count = static_cast<int64_t>(taps.size());
-    backend_->stream_mean(b.x.data(), rows, n, hidden, b.tap.data());
-    for (int64_t r = 0; r < rows; ++r) {
-      std::copy_n(b.tap.data() + r * hidden, hidden, b.main_hidden.data() + (r * count + (tap - taps.begin())) * hidden);
-    }
-  }
+  tap_streams(step, layer);
 
   // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
+  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, n, hidden, b.u.data());
+  backend_->rms_norm(b.u.data(), w.attn_norm, c.rms_norm_eps, step.rows, hidden, b.u.data());
+  if (c.is_kv_source(layer)) run_compressor(step, layer, source_of(layer));
+  // With the last global rows written, only positions that the decoder is asked for go on (spec §8.3).
+  if (layer == c.first_decoder_layer()) narrow(step);
+  const int64_t rows = step.rows;
+  if (rows == 0) return;
   backend_->hyper_mix(w.hc_attn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
-  backend_->hyper_collapse(b.x.data(), b.pre.data(), rows, n, hidden, b.u.data());
-  backend_->rms_norm(b.u.data(), w.attn_norm, c.rms_norm_eps, rows, hidden, b.u.data());
   run_attention(step, layer);
   step.observe("attn_out", layer, b.out.data(), rows * hidden);
   step.replace("attn_out", layer, b.out.data(), rows * hidden);
@@ -279,6 +299,22 @@ void Model::run_block(Step& step, int64_t layer) {
   std::swap(b.pre, b.next_pre);
   step.observe("stream", layer, b.x.data(), rows * n * hidden);
   step.observe("pre", layer, b.pre.data(), rows * n);
+}
+
+void Model::tap_streams(Step& step, int64_t layer) {
+  const auto& taps = config_.dspark_target_layer_ids;
+  const auto tap = std::find(taps.begin(), taps.end(), layer);
+  if (tap == taps.end()) return;
+  Buffers& b = *step.b;
+  const int64_t hidden = config_.hidden_size;
+  const auto count = static_cast<int64_t>(taps.size());
+  backend_->stream_mean(b.x.data(), step.rows, config_.hc_mult, hidden, b.tap.data());
+  for (const StepSpan& span : b.spans) {
+    for (int64_t i = 0; i < span.count; ++i) {
+      std::copy_n(b.tap.data() + (span.first_row + i) * hidden, hidden,
+                  b.main_hidden.data() + ((span.input_row + i) * count + (tap - taps.begin())) * hidden);
+    }
+  }
 }
 
 void Model::run_engram(Step& step, int64_t layer) {

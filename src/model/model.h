@@ -31,14 +31,19 @@ struct StepBatch {
   /// Input embeddings that replace the table's: row embedding_rows[i] takes embeddings[i, hidden].
   std::span<const int32_t> embedding_rows;
   std::span<const bf16> embeddings;
-  /// Rows whose logits are wanted, ascending.
+  /// Rows whose logits are wanted, ascending; none below its sequence's decoder_start.
   std::span<const int32_t> logit_rows;
 };
 
 /// What a step leaves; valid until the next step of the same model.
 struct StepOutput {
   std::span<const float> logits;      ///< [logit_rows, vocab]
-  std::span<const bf16> main_hidden;  ///< [rows, targets * hidden]: DSpark taps (dspark.md §3.1)
+  /// [rows, targets * hidden]: DSpark taps (dspark.md §3.1); zero for rows below their sequence's decoder_start.
+  std::span<const bf16> main_hidden;
+  /// Rows x layers that really ran, before and from ModelConfig::first_decoder_layer on. A row that only left its global KV in
+  /// the first decoder layer doesn't count there.
+  int64_t encoder_row_layers = 0;
+  int64_t decoder_row_layers = 0;
 };
 
 /// The network of spec/backbone §3-5, written once over `Backend`. One caller at a time.
@@ -64,6 +69,20 @@ class Model {
 
   /// An empty sequence. `pages` outlives it; nullptr: the model's own heap pages.
   std::unique_ptr<SequenceState> new_sequence(PageAllocator* pages = nullptr);
+  /// An empty sequence whose pages the caller owns, appends and drops.
+  std::unique_ptr<SequenceState> new_borrowing_sequence();
+
+  /// Makes an empty sequence, whose pages hold the global rows of `tokens`, go on at `replay_from`: the next tokens it is given
+  /// must be tokens[replay_from..], image embeddings included, which rebuilds windows and the open pair and writes no row of the
+  /// prefix (spec §8.2). The windows it rebuilds are exact from position
+  /// replay_from + (sliding_window - 1) * num_hidden_layers on, or everywhere if replay_from is 0. `image_mask`: as in StepBatch.
+  /// On error the sequence has not changed.
+  Status adopt_prefix(SequenceState& state, std::span<const int32_t> tokens, std::span<const uint8_t> image_mask,
+                      int64_t replay_from);
+  /// The same, but goes on behind `tokens` with the windows of `snapshot`, which was taken there: nothing is replayed, and what
+  /// follows is bitwise what followed there. The sequence's decoder_start is the caller's to set again.
+  Status adopt_prefix(SequenceState& state, std::span<const int32_t> tokens, std::span<const uint8_t> image_mask,
+                      const WindowSnapshot& snapshot);
 
   /// Runs the batch and advances its sequences. On error no sequence has changed.
   Result<StepOutput> forward(const StepBatch& batch, StepObserver* observer = nullptr);
@@ -79,18 +98,30 @@ class Model {
         const Options& options);
 
   Status check(const StepBatch& batch) const;
+  int32_t compressed_id(int32_t token, bool image) const {
+    return image ? EngramHash::kDead : compressed_ids_[static_cast<size_t>(token)];
+  }
   /// Pages for the new positions of all sequences, or of none.
   Status reserve_pages(const StepBatch& batch) const;
   void prepare(const StepBatch& batch, Step& step);
+  void reserve_buffers(const Step& step);
+  void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
   void run_engram(Step& step, int64_t layer);
+  void tap_streams(Step& step, int64_t layer);
+  // narrow.cc
+  Status check_logit_rows(const StepBatch& batch) const;
+  void narrow(Step& step);
+  // prefix.cc
+  Status check_prefix(std::span<const int32_t> tokens, std::span<const uint8_t> image_mask) const;
+  std::span<const int32_t> prefix_history(std::span<const int32_t> tokens, std::span<const uint8_t> image_mask, int64_t count);
   // attention.cc
+  int64_t source_of(int64_t layer) const;  ///< number of its KV source in the page layout, -1 without
   void run_attention(Step& step, int64_t layer);
   void run_compressor(Step& step, int64_t layer, int64_t source);
   void run_indexer(Step& step, int64_t layer, int64_t source);
   void attend(Step& step, int64_t layer, int64_t source);
   void commit_window(Step& step, int64_t layer);
-  // moe.cc
   void run_experts(Step& step, int64_t layer);
 
   std::shared_ptr<const Checkpoint> checkpoint_;

@@ -8,6 +8,7 @@
 #include "base/aligned_buffer.h"
 #include "base/status.h"
 #include "checkpoint/model_config.h"
+#include "model/window_snapshot.h"
 #include "ops/ops.h"
 
 namespace deepinfer {
@@ -47,11 +48,25 @@ std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes);
 /// Everything that a sequence carries from step to step, addressed by absolute position (spec/backbone §3.13): window rings,
 /// global pages, compressor tails, token history. Nothing in it depends on how the tokens were cut into steps.
 ///
-/// Invariants: pages cover [0, length); ring slot p % window_capacity holds position p for every p in
-/// [max(0, high - window_capacity), length), where high is the largest length reached; the tail ring likewise.
+/// A sequence may begin with a cached prefix and may skip the decoder for positions that nobody asks (spec §8). What it holds is
+/// told by four numbers:
+///  - `write_floor`: global rows of groups that end below it came with the prefix. They are read and never written, and the
+///    sequence cannot be taken back into them: their pages may be shared.
+///  - `encoder_window_start`: the first position that ran. No window of an encoder layer reaches below it.
+///  - `decoder_start`: positions below it run the encoder layers only, up to the global rows of the last KV source.
+///  - `decoder_window_start`: the same as encoder_window_start for the layers from ModelConfig::first_decoder_layer on.
+///
+/// Invariants, with high the largest length reached:
+///  - pages cover [0, length), and hold the global rows of every group that ends below length;
+///  - of an encoder layer, ring slot p % window_capacity holds position p for every p in
+///    [max(encoder_window_start, high - window_capacity), length); of a decoder layer for every p >= decoder_window_start too.
+///    Nothing else in a ring is ever read, whatever is left there from other sequences;
+///  - the tail ring holds every p in [max(encoder_window_start, high - tail_capacity), length), and length - 1 if it is odd;
+///  - the history holds the true ids of [0, length), also of positions that never ran.
 class SequenceState {
  public:
-  /// `slack`: positions that `truncate` may take back, beyond those it always can.
+  /// `slack`: positions that `truncate` may take back, beyond those it always can. `pages` nullptr: the pages are borrowed, their
+  /// owner appends and drops them.
   SequenceState(const ModelConfig& config, const PageLayout& layout, PageAllocator* pages, int64_t slack);
   ~SequenceState();
   SequenceState(const SequenceState&) = delete;
@@ -60,16 +75,47 @@ class SequenceState {
   int64_t length() const { return length_; }
   int64_t slack() const { return slack_; }
   int64_t window_capacity() const { return window_capacity_; }
+  int64_t write_floor() const { return write_floor_; }
+  int64_t encoder_window_start() const { return encoder_window_start_; }
+  int64_t decoder_start() const { return decoder_start_; }
+  int64_t decoder_window_start() const { return decoder_start_ > length_ ? decoder_start_ : decoder_rows_from_; }
 
-  /// Pages for positions below `length`; on error nothing has changed.
+  /// Pages for positions below `length`; on error nothing has changed. A borrowing state only checks that they are there.
   Status reserve(int64_t length);
   int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
+  bool borrows_pages() const { return allocator_ == nullptr; }
+  /// Borrowed pages for the positions behind those that the state has pages for; they outlive their use here.
+  void append_pages(std::span<uint8_t* const> pages);
+  /// Forgets the last `count` borrowed pages, none of which holds a position.
+  void drop_pages(int64_t count);
   /// Takes `reserve` back: frees the pages from number `count` on, none of which holds a position.
   void release_reserved(int64_t count);
-  /// Forgets positions from `length` on. Possible down to high - slack, and to 0.
+  /// Forgets positions from `length` on. Possible down to high - slack, and to 0, but not below the write floor. Own pages without
+  /// positions are freed; borrowed ones stay until drop_pages.
   Status truncate(int64_t length);
+  /// Like new: no positions, no pages, no prefix. Rings, tails and the room of the history stay, so that states can be pooled.
+  void reset();
   /// Makes `count` more positions part of the sequence; their rows have been written.
   void advance(int64_t count);
+
+  /// Makes an empty state, whose pages hold the global rows of [0, hit_length), go on at `replay_from` <= hit_length with empty
+  /// windows (spec §8.2). `history`: [replay_from] compressed ids; empty for models without Engram. Callers use
+  /// Model::adopt_prefix, which makes them. replay_from == hit_length replays nothing: the windows stay empty, which is lossy, and
+  /// is refused at odd lengths, whose open pair only a replay brings back.
+  Status adopt(int64_t hit_length, int64_t replay_from, std::span<const int32_t> history);
+  /// Positions below `position` skip the decoder from now on (spec §8.3); 0 at the start, which skips none. Must not lie below
+  /// the length, unless it changes nothing. Windows of the decoder go on where they are if `position` is the length, and start
+  /// there otherwise. Ignored by models without global KV.
+  Status set_decoder_start(int64_t position);
+
+  /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`.
+  void save_window(WindowSnapshot& snapshot) const;
+  /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
+  /// changed.
+  Status restore_window(const WindowSnapshot& snapshot, std::span<const int32_t> history);
+  /// Makes this empty, borrowing state a fork of `other`: everything but the pages, which the caller appends. Whole pages may be
+  /// the same ones, as neither this state nor its forks write to them again; a page that `other` has begun must be a copy.
+  Status copy_from(const SequenceState& other);
 
   uint8_t* window_ring(int64_t layer) { return windows_.data() + layer * window_capacity_ * window_row_bytes_; }
   /// fp32 value and gate row of `position` in the tail of KV source `source`, each [head_dim] (ratio 2 only).
@@ -81,22 +127,43 @@ class SequenceState {
   /// Compressed token ids of the whole sequence, EngramHash::kDead inside images. The model appends to it before a step.
   std::vector<int32_t>& history() { return history_; }
 
+  /// Without borrowed pages.
   int64_t resident_bytes() const;
 
  private:
   int64_t tail_at(int64_t source, int64_t position) const {
     return (source * tail_capacity_ + position % tail_capacity_) * 2 * head_dim_;
   }
+  int64_t pages_for(int64_t length) const {
+    return layout_->page_bytes > 0 ? (length + kPagePositions - 1) / kPagePositions : 0;
+  }
+  /// The last pages are given back, or only forgotten if they are borrowed.
+  void keep_pages(int64_t count);
+  /// Puts an empty state at `length` with empty windows, behind a prefix of `hit` positions.
+  Status begin(int64_t length, int64_t hit, std::span<const int32_t> history);
+  int64_t tail_bytes() const { return pair_sources_ * 2 * head_dim_ * static_cast<int64_t>(sizeof(float)); }
+  // window_snapshot.cc
+  int64_t snapshot_rows(int64_t length, int64_t start) const;
+  Status check_snapshot(const WindowSnapshot& snapshot) const;
 
   const PageLayout* layout_;
   PageAllocator* allocator_;
   int64_t slack_;
+  int64_t window_;
   int64_t window_capacity_;
   int64_t window_row_bytes_;
   int64_t tail_capacity_;
   int64_t head_dim_;
+  int64_t layers_;
+  int64_t first_decoder_layer_;
+  int64_t pair_sources_;  ///< KV sources of ratio 2
+  bool keeps_history_;
   int64_t length_ = 0;
   int64_t high_ = 0;
+  int64_t write_floor_ = 0;
+  int64_t encoder_window_start_ = 0;
+  int64_t decoder_start_ = 0;
+  int64_t decoder_rows_from_ = 0;   ///< <= length: positions [here, length) ran the decoder
   AlignedBuffer<uint8_t> windows_;  ///< [layers, window_capacity, window_row_bytes]
   AlignedBuffer<float> tails_;      ///< [sources, tail_capacity, 2, head_dim]
   std::vector<uint8_t*> pages_;

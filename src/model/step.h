@@ -2,12 +2,27 @@
 
 // What one forward pass hands from function to function; private to the model.
 
+#include <algorithm>
 #include <vector>
 
 #include "base/aligned_buffer.h"
 #include "model/model.h"
 
 namespace deepinfer {
+
+/// New rows of one sequence in a step. When a step narrows, its spans do (spec §8.3).
+struct StepSpan {
+  SequenceState* state = nullptr;
+  int64_t start = 0;  ///< position of the first row
+  int64_t count = 0;
+  int64_t first_row = 0;  ///< in the step's buffers
+  int64_t input_row = 0;  ///< in the batch
+
+  int64_t end() const { return start + count; }
+  /// Groups of the compressor that end in the span and are the sequence's own to write: by their last token (spec §8.2).
+  int64_t first_group(int64_t ratio) const { return std::max(start, state->write_floor()) / ratio; }
+  int64_t group_count(int64_t ratio) const { return std::max<int64_t>(0, end() / ratio - first_group(ratio)); }
+};
 
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
 struct Model::Buffers {
@@ -42,16 +57,20 @@ struct Model::Buffers {
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
   std::vector<int64_t> positions;  ///< [rows]
-  std::vector<int64_t> first_row;  ///< [sequences]
+  std::vector<StepSpan> spans;
+  std::vector<int64_t> page_counts;  ///< [sequences] before the step
+  std::vector<int32_t> kept_row;     ///< [rows of the batch] where the row is now, -1 if left behind; only if narrowed
+  AlignedBuffer<uint8_t> image;      ///< [rows] of a narrowed step
+  std::vector<int32_t> prefix_history;
 };
 
 struct Model::Step {
-  const StepBatch* batch = nullptr;
   StepObserver* observer = nullptr;
   Buffers* b = nullptr;
   int64_t rows = 0;
+  bool narrowed = false;           ///< some rows of the batch were left behind
   const uint8_t* image = nullptr;  ///< [rows] or nullptr
-  int64_t pairs = 0;               ///< groups of ratio 2 that complete in this step, all sequences
+  int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
   int64_t candidate_words = 0;
 
   RopeRows plain_rope() const;
