@@ -1,7 +1,8 @@
 // Three prompts at once, printed as they come: offline_inference models/nano
 
-#include <cstdio>
 #include <deepinfer/engine.h>
+
+#include <cstdio>
 #include <map>
 
 int main(int argc, char** argv) {
@@ -27,7 +28,8 @@ int main(int argc, char** argv) {
     std::printf("> %s\n", question);
     while (const auto output = handle.next()) {
       std::fputs(output->text.c_str(), stdout);
-      if (output->finish) std::printf("\n[%s, %ld tokens]\n\n", finish_reason_name(*output->finish).data(), output->usage.completion_tokens);
+      if (output->finish)
+        std::printf("\n[%s, %ld tokens]\n\n", finish_reason_name(*output->finish).data(), output->usage.completion_tokens);
     }
   }
 }

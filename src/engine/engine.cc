@@ -88,8 +88,8 @@ class EngineImpl final : public Engine {
       const int64_t queued = inbox_->waiting + static_cast<int64_t>(inbox_->submitted.size());
       if (queued >= options_.max_queued_requests) {
         ++inbox_->refused;
-        return Err(Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued,
-                                             options_.max_queued_requests));
+        return Err(
+            Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
       }
       active->id = inbox_->next_id++;
       active->stream = std::make_shared<RequestStream>(active->id, active->request.n, [inbox](RequestId id) {
@@ -184,8 +184,7 @@ class EngineImpl final : public Engine {
     core.priority_interval = options_.priority_interval;
     core.async = options_.async_scheduling;
     core.snapshots = options_.enable_prefix_caching && options_.window_snapshot_memory > 0;
-    core.prompt_logprob_rows =
-        std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+    core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
     core.fingerprint = options_.model;
     return core;
   }

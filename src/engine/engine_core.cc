@@ -70,8 +70,7 @@ void EngineCore::extend_keys(Sequence& s) const {
   const int64_t page = options_.limits.page_positions;
   while (static_cast<int64_t>(s.keys.size() + 1) * page <= s.length()) {
     const auto first = s.keys.size() * static_cast<size_t>(page);
-    const PrefixKey parent =
-        s.keys.empty() ? hasher_.root(s.request->request.cache_salt, options_.fingerprint) : s.keys.back();
+    const PrefixKey parent = s.keys.empty() ? hasher_.root(s.request->request.cache_salt, options_.fingerprint) : s.keys.back();
     s.keys.push_back(hasher_.next(parent, std::span(s.tokens).subspan(first, static_cast<size_t>(page))));
   }
 }
@@ -151,7 +150,8 @@ void EngineCore::build_view(double now) {
     v.pages = r.pages.size();
     const int64_t kept = s->replay->mode == ReplayMode::kBounded ? s->replay->hit / page : 0;
     v.releasable = v.pages - kept;
-    if (s->request->request.prompt_logprobs.has_value() && r.scheduled < s->prompt_tokens) v.row_limit = options_.prompt_logprob_rows;
+    if (s->request->request.prompt_logprobs.has_value() && r.scheduled < s->prompt_tokens)
+      v.row_limit = options_.prompt_logprob_rows;
     v.extra_pages = s->prompt_tokens % page != 0 ? r.reserved : 0;
     v.in_flight = r.in_flight > 0;
     view_.running.push_back(v);
@@ -193,8 +193,8 @@ WaitingView EngineCore::consider(Sequence& s, double now) {
   v.from = a.replay.from;
   v.hit_pages = a.hit_pages;
   if (s.request->request.prompt_logprobs.has_value() && s.generated() == 0) v.row_limit = options_.prompt_logprob_rows;
-  const bool forks_to_come = s.choice == 0 && s.request->sequences.size() < static_cast<size_t>(s.request->request.n) &&
-                             s.generated() == 0;
+  const bool forks_to_come =
+      s.choice == 0 && s.request->sequences.size() < static_cast<size_t>(s.request->request.n) && s.generated() == 0;
   v.places = forks_to_come ? s.request->request.n : 1;
   v.extra_pages = s.prompt_tokens % page != 0 ? v.places - 1 : 0;
   return v;
@@ -433,8 +433,8 @@ void EngineCore::reclaim(double now) {
   }
   Sequence& s = running_.empty() ? at(waiting_.begin()->second) : *running_.front();
   Output output = start_output(s);
-  output.error = Status::ResourceExhausted("the KV cache has {} pages of {} tokens, which cannot hold this request", cache_->total_pages(),
-                                           options_.limits.page_positions);
+  output.error = Status::ResourceExhausted("the KV cache has {} pages of {} tokens, which cannot hold this request",
+                                           cache_->total_pages(), options_.limits.page_positions);
   finish(s, FinishReason::kError, std::move(output));
   stuck_turns_ = 0;
 }

@@ -91,7 +91,8 @@ class EngineCore {
   bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
   bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
   bool begin(Sequence& sequence);
-  void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command, double now);
+  void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
+                  double now);
   void reclaim(double now);
   void extend_keys(Sequence& sequence) const;
 

@@ -31,7 +31,8 @@ void EngineCore::commit(double now) {
       Sequence& s = at(rows.sequence);
       if (rows.prompt_logprobs >= 0) {
         const int64_t count = rows.count - (rows.next_token < 0 ? 1 : 0);
-        take_prompt_logprobs(s, rows.first, std::span(result.prompt_logprobs).subspan(prompt_logprob, static_cast<size_t>(count)));
+        take_prompt_logprobs(s, rows.first,
+                             std::span(result.prompt_logprobs).subspan(prompt_logprob, static_cast<size_t>(count)));
         prompt_logprob += static_cast<size_t>(count);
       }
     }
@@ -274,7 +275,8 @@ void EngineCore::check_invariants() const {
     DI_CHECK(s->id == id, "sequence {} under id {}", s->id, id);
     const Sequence::Running* r = std::get_if<Sequence::Running>(&s->state);
     if (const auto* leaving = std::get_if<Sequence::Leaving>(&s->state)) r = &leaving->last;
-    const bool waits = std::holds_alternative<Sequence::Waiting>(s->state) || std::holds_alternative<Sequence::Preempted>(s->state);
+    const bool waits =
+        std::holds_alternative<Sequence::Waiting>(s->state) || std::holds_alternative<Sequence::Preempted>(s->state);
     DI_CHECK(waits == waiting_.contains({s->request->due, id}), "sequence {}: waiting {} but not in the queue", id, waits);
     waiting += waits ? 1 : 0;
     const auto read = reads.find(id);
@@ -286,7 +288,8 @@ void EngineCore::check_invariants() const {
     }
     ++owners[static_cast<size_t>(r->place)];
     DI_CHECK(r->in_flight == in_flight, "sequence {}: {} commands in flight, counted {}", id, in_flight, r->in_flight);
-    DI_CHECK(r->scheduled <= s->length() + r->drawing || s->finished, "sequence {}: {} scheduled of {}", id, r->scheduled, s->length());
+    DI_CHECK(r->scheduled <= s->length() + r->drawing || s->finished, "sequence {}: {} scheduled of {}", id, r->scheduled,
+             s->length());
     DI_CHECK(r->appended <= r->pages.size(), "sequence {}: {} pages known of {}", id, r->appended, r->pages.size());
     DI_CHECK(r->scheduled <= r->pages.size() * options_.limits.page_positions || r->scheduled == s->replay->from,
              "sequence {}: {} scheduled in {} pages", id, r->scheduled, r->pages.size());
@@ -298,7 +301,8 @@ void EngineCore::check_invariants() const {
       DI_CHECK(r->in_flight > 0, "sequence {} leaves and nothing reads it", id);
     }
   }
-  for (size_t place = 0; place < owners.size(); ++place) DI_CHECK(owners[place] == 1, "place {} has {} owners", place, owners[place]);
+  for (size_t place = 0; place < owners.size(); ++place)
+    DI_CHECK(owners[place] == 1, "place {} has {} owners", place, owners[place]);
   DI_CHECK(waiting == this->waiting(), "{} wait, {} in the queue", waiting, this->waiting());
   DI_CHECK(running == this->running(), "{} run, {} in the list", running, this->running());
   DI_CHECK(reserved == reserved_places_, "{} places reserved, counted {}", reserved, reserved_places_);

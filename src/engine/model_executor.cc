@@ -6,9 +6,7 @@
 
 namespace deepinfer {
 
-double step_clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double step_clock() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places)
     : model_(model), pool_(pool), states_(static_cast<size_t>(places)), scratch_(static_cast<size_t>(pool->size())) {
@@ -95,7 +93,8 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
 
 Status ModelExecutor::begin(const StepCommand& command, const StepRows& rows) {
   SequenceState& s = state(rows.place);
-  const std::span pages = std::span(command.pages).subspan(static_cast<size_t>(rows.first_page), static_cast<size_t>(rows.page_count));
+  const std::span pages =
+      std::span(command.pages).subspan(static_cast<size_t>(rows.first_page), static_cast<size_t>(rows.page_count));
   if (!rows.begin) {
     s.append_pages(pages);
     return Status::Ok();
@@ -210,7 +209,8 @@ Status ModelExecutor::run_forks(const StepCommand& command, const StepRows& rows
     const StepFork& fork = command.forks[static_cast<size_t>(rows.first_fork + i)];
     SequenceState& s = state(fork.place);
     s.reset();
-    const auto pages = std::span(command.pages).subspan(static_cast<size_t>(fork.first_page), static_cast<size_t>(fork.page_count));
+    const auto pages =
+        std::span(command.pages).subspan(static_cast<size_t>(fork.first_page), static_cast<size_t>(fork.page_count));
     if (fork.copy_last && page_bytes > 0) std::memcpy(pages.back(), fork.copy_from, page_bytes);
     s.append_pages(pages);
     DI_RETURN_IF_ERROR(s.copy_from(original));

@@ -45,8 +45,8 @@ class ModelExecutor final : public Executor {
   // Of the step that runs.
   std::vector<int32_t> tokens_, logit_rows_;
   std::vector<StepSequence> sequences_;
-  std::vector<int64_t> draw_logits_;    ///< per draw: which row of the logits
-  std::vector<int64_t> prompt_logits_;  ///< per StepRows: where its rows of logits begin
+  std::vector<int64_t> draw_logits_;         ///< per draw: which row of the logits
+  std::vector<int64_t> prompt_logits_;       ///< per StepRows: where its rows of logits begin
   std::vector<std::vector<float>> scratch_;  ///< per thread: logits that a sampler may change
 
   std::mutex mutex_;

@@ -61,7 +61,7 @@ Status EngineOptions::apply_environment() {
     if (!mode) return mode.error().with_context("DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE");
     decoder_replay = *mode;
   }
-  const auto count = [](const char* name, int64_t& field, int64_t most) {
+  const auto count = [](const char* name, int64_t& field, int64_t most) -> Status {
     const char* text = std::getenv(name);
     if (text == nullptr) return Status::Ok();
     const auto value = read_count(name, text);

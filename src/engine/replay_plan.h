@@ -12,7 +12,7 @@ namespace deepinfer {
 
 /// What replay needs to know of a model.
 struct ReplayGeometry {
-  int64_t window = 0;         ///< sliding window, the query's own position included
+  int64_t window = 0;  ///< sliding window, the query's own position included
   int64_t layers = 0;
   int64_t first_decoder_layer = 0;  ///< = layers: the model has no part that only the end of the prompt needs
   int64_t exact_distance = 0;       ///< tokens before a position that determine every window there: (window - 1) x layers
@@ -20,7 +20,8 @@ struct ReplayGeometry {
   static ReplayGeometry Of(const ModelConfig& config);
 };
 
-/// How one sequence is computed. Fixed when it is admitted and kept for its whole life, preemptions included: results depend on it.
+/// How one sequence is computed. Fixed when it is admitted and kept for its whole life, preemptions included: results depend on
+/// it.
 struct ReplayPlan {
   ReplayMode mode = ReplayMode::kExact;
   int64_t hit = 0;            ///< positions whose global rows come from the cache; a multiple of the page size
@@ -37,10 +38,10 @@ struct ReplayPlan {
 struct ReplayInput {
   ReplayMode mode = ReplayMode::kExact;
   DecoderReplay decoder = DecoderReplay::kOff;
-  int64_t keep = 0;         ///< prompt tokens at the end that run the decoder layers in compact mode
-  int64_t prompt = 0;       ///< tokens
-  int64_t hit = 0;          ///< below `prompt`
-  bool hit_exact = true;    ///< the hit pages equal those of a cold exact run
+  int64_t keep = 0;       ///< prompt tokens at the end that run the decoder layers in compact mode
+  int64_t prompt = 0;     ///< tokens
+  int64_t hit = 0;        ///< below `prompt`
+  bool hit_exact = true;  ///< the hit pages equal those of a cold exact run
 };
 
 /// What a window snapshot at the end of the hit offers.

@@ -58,11 +58,12 @@ Status check_lengths(const Request& request, const RequestLimits& limits, int64_
   } else {
     max_tokens = std::min(limits.max_model_len, std::max(budget, prompt + 1)) - prompt;
   }
-  const int64_t pages = std::max((prompt + max_tokens - 1 + page - 1) / page,
-                                 prompt / page + (prompt % page != 0 ? request.n : 0));
+  const int64_t pages =
+      std::max((prompt + max_tokens - 1 + page - 1) / page, prompt / page + (prompt % page != 0 ? request.n : 0));
   if (pages > limits.total_pages) {
-    return Status::ResourceExhausted("prompt has {} tokens, max_tokens is {}, n is {}: {} pages, the KV cache has {} of {} tokens",
-                                     prompt, max_tokens, request.n, pages, limits.total_pages, page);
+    return Status::ResourceExhausted(
+        "prompt has {} tokens, max_tokens is {}, n is {}: {} pages, the KV cache has {} of {} tokens", prompt, max_tokens,
+        request.n, pages, limits.total_pages, page);
   }
   return Status::Ok();
 }
@@ -81,7 +82,8 @@ Result<std::shared_ptr<ActiveRequest>> check_request(Request request, const Requ
   const auto cache_class = parse_cache_class(request.cache_class);
   if (!cache_class) return Err(cache_class.error().with_context("cache_class"));
   if (static_cast<int64_t>(request.cache_salt.size()) > kMaxCacheSaltBytes) {
-    return Err(Status::OutOfRange("cache_salt has {} bytes, at most {} are allowed", request.cache_salt.size(), kMaxCacheSaltBytes));
+    return Err(
+        Status::OutOfRange("cache_salt has {} bytes, at most {} are allowed", request.cache_salt.size(), kMaxCacheSaltBytes));
   }
   DI_RETURN_IF_ERROR(check_count("priority", request.priority, -kMaxPriority, kMaxPriority));
   if (request.deadline.has_value() && !(*request.deadline > 0 && *request.deadline <= kMaxDeadline))

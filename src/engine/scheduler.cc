@@ -126,9 +126,9 @@ class Planner {
   StepPlan& plan_;
   int64_t budget_;
   int64_t available_;
-  int64_t later_ = 0;           ///< pages that come free when the step that runs now is over
-  std::vector<size_t> order_;   ///< of running, by due
-  std::vector<uint8_t> gone_;   ///< 1: preempted, 2: has its rows
+  int64_t later_ = 0;          ///< pages that come free when the step that runs now is over
+  std::vector<size_t> order_;  ///< of running, by due
+  std::vector<uint8_t> gone_;  ///< 1: preempted, 2: has its rows
 };
 
 }  // namespace

@@ -27,11 +27,11 @@ using ServiceTime = double;
 struct RunningView {
   SequenceId id = 0;
   ServiceTime due = 0;
-  int64_t scheduled = 0;    ///< positions below it have run or are in the step that runs now
-  int64_t runnable = 0;     ///< positions below it can be run next
-  int64_t prompt_end = 0;   ///< positions to run before the first token of its own comes out; a resumed answer counts as prompt
-  int64_t pages = 0;        ///< held
-  int64_t releasable = 0;   ///< pages that preempting it would make available
+  int64_t scheduled = 0;   ///< positions below it have run or are in the step that runs now
+  int64_t runnable = 0;    ///< positions below it can be run next
+  int64_t prompt_end = 0;  ///< positions to run before the first token of its own comes out; a resumed answer counts as prompt
+  int64_t pages = 0;       ///< held
+  int64_t releasable = 0;  ///< pages that preempting it would make available
   int64_t row_limit = std::numeric_limits<int64_t>::max();  ///< rows a step at most
   int64_t extra_pages = 0;  ///< pages needed beside its own in the step that ends its prompt (forks)
   bool in_flight = false;   ///< part of the step that runs now: its pages come free only after it
@@ -41,13 +41,13 @@ struct RunningView {
 struct WaitingView {
   SequenceId id = 0;
   ServiceTime due = 0;
-  int64_t from = 0;           ///< first position to run
+  int64_t from = 0;  ///< first position to run
   int64_t runnable = 0;
   int64_t prompt_end = 0;
   int64_t hit_pages = 0;      ///< pages it brings along or gets from the cache
   int64_t hit_evictable = 0;  ///< of these, counted as available until it is admitted
   int64_t row_limit = std::numeric_limits<int64_t>::max();
-  int64_t places = 1;         ///< states it will need: the number of choices
+  int64_t places = 1;  ///< states it will need: the number of choices
   int64_t extra_pages = 0;
 };
 

@@ -51,9 +51,9 @@ struct StepFork {
 /// The rows of one sequence.
 struct StepRows {
   uint64_t sequence = 0;
-  int32_t place = 0;    ///< which state
-  bool begin = false;   ///< the state is somebody else's until now
-  ReplayPlan replay;    ///< when it begins
+  int32_t place = 0;                           ///< which state
+  bool begin = false;                          ///< the state is somebody else's until now
+  ReplayPlan replay;                           ///< when it begins
   std::shared_ptr<const CachedWindow> window;  ///< when it begins and is restored
   int64_t prefix_first = 0, prefix_count = 0;  ///< in StepCommand::prefixes: the tokens below replay.hit
   int64_t first = 0, count = 0;                ///< positions
@@ -68,7 +68,7 @@ struct StepRows {
 
 struct StepCommand {
   int64_t number = 0;
-  bool after_idle = false;  ///< the device had nothing to do before: its idleness is not ours
+  bool after_idle = false;      ///< the device had nothing to do before: its idleness is not ours
   std::vector<int32_t> tokens;  ///< rows of all sequences, one after the other
   std::vector<StepRows> rows;
   std::vector<StepDraw> draws;
@@ -87,13 +87,14 @@ struct StepCommand {
 };
 
 struct StepResult {
-  Status status;                ///< of the whole step; on error nothing else is set
-  std::vector<int32_t> tokens;  ///< one per draw
-  std::vector<PositionLogprobs> logprobs;  ///< one per draw that asked, in order
+  Status status;                                  ///< of the whole step; on error nothing else is set
+  std::vector<int32_t> tokens;                    ///< one per draw
+  std::vector<PositionLogprobs> logprobs;         ///< one per draw that asked, in order
   std::vector<PositionLogprobs> prompt_logprobs;  ///< of all rows that asked, in order
-  std::vector<std::shared_ptr<CachedWindow>> windows;  ///< one per StepRows with save_at, in order; exactness is the engine's to say
+  std::vector<std::shared_ptr<CachedWindow>>
+      windows;  ///< one per StepRows with save_at, in order; exactness is the engine's to say
   int64_t row_layers = 0;
-  double begin = 0, end = 0;    ///< device clock, seconds
+  double begin = 0, end = 0;  ///< device clock, seconds
 
   void clear() {
     status = Status::Ok();
