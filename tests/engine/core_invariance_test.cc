@@ -1,0 +1,249 @@
+// The eight invariances of spec/sampling §3, bit for bit, on nano: an answer depends on its request alone.
+
+#include <gtest/gtest.h>
+
+#include "engine/core_harness.h"
+#include "testing/random.h"
+
+namespace deepinfer::testing {
+namespace {
+
+Request request_of(int64_t prompt, int64_t max_tokens, uint64_t seed) {
+  return make_request(random_prompt(prompt, seed), max_tokens, seed);
+}
+
+// (1) alone or in any company.
+TEST(CoreInvariance, Company) {
+  const Request request = request_of(200, 40, 1);
+  const Answer want = run_alone(request)[0];
+  for (const int64_t others : {1, 3, 15}) {
+    CoreHarness h;
+    for (int64_t i = 0; i < others; ++i) h.submit(request_of(20 + 37 * i, 30 + i, 100 + static_cast<uint64_t>(i)));
+    const RequestId id = h.submit(request);
+    h.run();
+    expect_same(h.answers(id)[0], want, std::to_string(others) + " others");
+  }
+}
+
+// (3) chunk sizes, page boundaries plus and minus one.
+TEST(CoreInvariance, Chunks) {
+  for (const int64_t length : {1, 2, 127, 128, 129, 255, 256, 257, 700}) {
+    const Request request = request_of(length, 6, static_cast<uint64_t>(length));
+    const Answer want = run_alone(request)[0];
+    for (const int64_t chunk : {16, 64, 100, 300}) {
+      CoreSetup setup;
+      setup.max_num_batched_tokens = chunk;
+      CoreHarness h(setup);
+      const RequestId id = h.submit(request);
+      h.run();
+      expect_same(h.answers(id)[0], want, fmt::format("{} tokens in chunks of {}", length, chunk));
+    }
+  }
+}
+
+// (4) cold or after a hit, at every boundary; exact mode. CASES 10, 14.
+TEST(CoreInvariance, ExactHits) {
+  const std::vector<int32_t> base = random_prompt(1300, 7);
+  for (const bool snapshots : {true, false}) {
+    CoreSetup setup;
+    if (!snapshots) setup.snapshot_bytes = 0;
+    CoreHarness h(setup);
+    h.submit(make_request(base, 4, 1));
+    h.run();
+    for (const int64_t shared : {1, 127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1279, 1280, 1281, 1300}) {
+      std::vector<int32_t> prompt(base.begin(), base.begin() + shared);
+      const std::vector<int32_t> tail = random_prompt(11, static_cast<uint64_t>(shared));
+      prompt.insert(prompt.end(), tail.begin(), tail.end());
+      const Request request = make_request(prompt, 5, 3);
+      const RequestId id = h.submit(request);
+      h.run();
+      const Answer& got = h.answers(id)[0];
+      EXPECT_EQ(got.usage.cached_tokens, shared / 128 * 128);
+      expect_same(got, run_alone(request)[0], fmt::format("{} shared", shared));
+    }
+  }
+}
+
+// (5) repeats.
+TEST(CoreInvariance, Repeats) {
+  const Request request = request_of(64, 12, 5);
+  const Answer want = run_alone(request)[0];
+  CoreHarness h;
+  for (int i = 0; i < 200; ++i) {
+    const RequestId id = h.submit(request);
+    if (i % 7 == 0) h.run();
+    h.turn();
+    if (i % 50 == 49) {
+      h.run();
+      expect_same(h.answers(id)[0], want, fmt::format("repeat {}", i));
+    }
+  }
+  h.run();
+}
+
+// (6) preempted at every turn of its life, and resumed.
+TEST(CoreInvariance, PreemptAndResume) {
+  const Request request = request_of(300, 20, 6);
+  for (const bool async : {true, false}) {
+    const Answer want = run_alone(request)[0];
+    for (int at = 1; at < 24; at += 2) {
+      CoreSetup setup;
+      setup.async = async;
+      CoreHarness h(setup);
+      h.submit(request_of(50, 40, 60));
+      const RequestId id = h.submit(request);
+      for (int i = 0; i < at; ++i) h.turn();
+      for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+      h.core().check_invariants();
+      h.run();
+      expect_same(h.answers(id)[0], want, fmt::format("preempted at turn {}", at));
+    }
+  }
+}
+
+// (7) arrival order; also one by one against all at once.
+TEST(CoreInvariance, ArrivalOrder) {
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 6; ++i) requests.push_back(request_of(30 + 40 * static_cast<int64_t>(i), 15, 70 + i));
+  std::vector<Answer> want;
+  for (const Request& r : requests) want.push_back(run_alone(r)[0]);
+  Random random(1);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<size_t> order{0, 1, 2, 3, 4, 5};
+    for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
+    CoreHarness h;
+    std::map<size_t, RequestId> ids;
+    for (const size_t i : order) {
+      ids[i] = h.submit(requests[i]);
+      for (int64_t t = random.below(4); t > 0; --t) h.turn();
+    }
+    h.run();
+    for (const auto& [i, id] : ids) expect_same(h.answers(id)[0], want[i], fmt::format("round {} request {}", round, i));
+  }
+}
+
+// (8), async on and off; threads.
+TEST(CoreInvariance, AsyncAndThreads) {
+  const Request request = request_of(150, 30, 8);
+  const Answer want = run_alone(request)[0];
+  for (const bool async : {true, false}) {
+    for (const int threads : {1, 2, 5}) {
+      CoreSetup setup;
+      setup.async = async;
+      setup.threads = threads;
+      CoreHarness h(setup);
+      const RequestId id = h.submit(request);
+      h.submit(request_of(90, 50, 9));
+      h.run();
+      expect_same(h.answers(id)[0], want, fmt::format("async {} threads {}", async, threads));
+    }
+  }
+}
+
+// `n` choices share the prompt's pages; each is the answer that it would be alone.
+TEST(CoreInvariance, Choices) {
+  for (const int64_t length : {100, 128, 300}) {
+    Request request = request_of(length, 20, 11);
+    request.n = 5;
+    const auto want = run_alone(request);
+    CoreHarness h;
+    const RequestId other = h.submit(request_of(77, 60, 12));
+    const RequestId id = h.submit(request);
+    int64_t least = h.cache().available();
+    while (!h.finished(id)) {
+      h.turn();
+      least = std::min(least, h.cache().available());
+      if (h.core().stats().steps == 12) h.core().preempt(h.core().running_ids().back());
+    }
+    // One prompt, a page of its own for each, and the other request.
+    EXPECT_LE(h.cache().total_pages() - least, length / 128 + 5 * 2 + 2);
+    for (size_t c = 0; c < 5; ++c) {
+      expect_same(h.answers(id)[c], want[c], fmt::format("choice {}", c));
+      if (c > 0) {
+        EXPECT_NE(h.answers(id)[c].tokens, h.answers(id)[0].tokens);
+      }
+    }
+    h.run();
+    EXPECT_EQ(h.answers(other)[0].tokens.size(), 60u);
+    // Choice 0 is what n = 1 gives.
+    request.n = 1;
+    expect_same(h.answers(id)[0], run_alone(request)[0], "n = 1");
+  }
+}
+
+// Bounded replay: cold answers do not depend on chunks, company or preemption either.
+TEST(CoreInvariance, BoundedColdRuns) {
+  CoreSetup bounded;
+  bounded.replay = ReplayMode::kBounded;
+  for (const int64_t length : {20, 44, 45, 130, 400}) {
+    const Request request = request_of(length, 15, 20 + static_cast<uint64_t>(length));
+    const Answer want = run_alone(request, bounded)[0];
+    for (const int64_t chunk : {16, 50, 300}) {
+      CoreSetup setup = bounded;
+      setup.max_num_batched_tokens = chunk;
+      CoreHarness h(setup);
+      const RequestId id = h.submit(request);
+      h.submit(request_of(60, 30, 21));
+      for (int i = 0; i < 9; ++i) h.turn();
+      for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+      h.run();
+      expect_same(h.answers(id)[0], want, fmt::format("{} tokens in chunks of {}", length, chunk));
+    }
+  }
+}
+
+// A hit in bounded mode: the answer depends on the hit, and on nothing else. Preempted, it keeps its hit and its replay.
+TEST(CoreInvariance, BoundedHits) {
+  CoreSetup bounded;
+  bounded.replay = ReplayMode::kBounded;
+  bounded.snapshot_bytes = 0;
+  const std::vector<int32_t> base = random_prompt(600, 30);
+  std::vector<int32_t> prompt = base;
+  const std::vector<int32_t> tail = random_prompt(150, 31);
+  prompt.insert(prompt.end(), tail.begin(), tail.end());
+  const Request request = make_request(prompt, 20, 32);
+  std::optional<Answer> want;
+  for (const int64_t chunk : {300, 16, 61}) {
+    for (const int preempt_at : {0, 3, 9, 15}) {
+      CoreSetup setup = bounded;
+      setup.max_num_batched_tokens = chunk;
+      CoreHarness h(setup);
+      h.submit(make_request(base, 1, 1));
+      h.run();
+      const RequestId id = h.submit(request);
+      for (int i = 0; i < preempt_at; ++i) h.turn();
+      if (preempt_at > 0) {
+        for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+      }
+      h.run();
+      const Answer& got = h.answers(id)[0];
+      EXPECT_EQ(got.usage.cached_tokens, 512);
+      EXPECT_EQ(got.usage.replayed_tokens, 32);
+      if (!want.has_value()) want = got;
+      expect_same(got, *want, fmt::format("chunk {} preempted at {}", chunk, preempt_at));
+    }
+  }
+}
+
+// Prompt log-probs: every row, exact, whatever the engine's mode; the same through chunks, preemption and a warm cache.
+TEST(CoreInvariance, PromptLogprobs) {
+  CoreSetup bounded;
+  bounded.replay = ReplayMode::kBounded;
+  Request request = request_of(333, 5, 40);
+  request.prompt_logprobs = 2;
+  const Answer want = run_alone(request)[0];
+  ASSERT_EQ(want.prompt_logprobs.size(), 332u);
+  EXPECT_EQ(want.prompt_logprobs[5].chosen.token, request.prompt[6]);
+  CoreHarness h(bounded);
+  h.submit(request_of(333, 1, 40));
+  h.run();
+  const RequestId id = h.submit(request);
+  for (int i = 0; i < 3; ++i) h.turn();
+  for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+  h.run();
+  EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 0);
+  expect_same(h.answers(id)[0], want, "prompt log-probs");
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
