@@ -74,6 +74,19 @@ TEST(Retention, BranchesGoBeforeTheTrunk) {
   EXPECT_EQ(cached(*cache, b), 1);
 }
 
+// At one time, with equal times to live: the start of the prompt has the higher class and must outlive the rest.
+TEST(Retention, TheLowerClassGoesFirstOfEqualEnds) {
+  const auto cache = make_cache(4, {.chat_ttl_seconds = 10, .agent_ttl_seconds = 10});
+  const auto keys = keys_of("a", 4);
+  remember(*cache, keys, CacheClass::kChat, 0);
+  PageTable agent = cache->new_table(CacheClass::kAgent);
+  ASSERT_TRUE(agent.adopt(keys, 2).ok());
+  agent.release(0);
+  squeeze(*cache, 1, 0);
+  EXPECT_EQ(cached(*cache, keys), 3);
+  EXPECT_EQ(cache->expire(10), 3);
+}
+
 TEST(Retention, ChatGoesBeforeAgent) {
   const auto cache = make_cache(4);
   remember(*cache, keys_of("agent", 2), CacheClass::kAgent, 0);
@@ -206,6 +219,7 @@ TEST(Retention, NoPinBehindARefusedOne) {
   EXPECT_EQ(cache->unpin(a, 0), 2);
   table.publish(b, true, 0);
   cache->check_invariants();
+  EXPECT_EQ(cache->stats().pins_refused, 3);
   EXPECT_EQ(cache->stats().referenced_pages, (KvCacheStats::PerClass{0, 3, 0}));
   table.release(0);
   // The next one to use the prompt pins it from the start.
