@@ -43,7 +43,8 @@ class KvCache {
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
-  /// The longest run of leading `keys` that a table could adopt now. Nothing is taken and nothing counted.
+  /// The longest run of leading `keys` that a table could adopt now. Nothing is taken and nothing counted. A page whose time is
+  /// over counts until `expire` or an eviction drops it.
   PrefixMatch match(std::span<const PrefixKey> keys, bool exact_only) const;
 
   /// An empty table. With `exact_only` it adopts no inexact page.

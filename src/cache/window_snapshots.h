@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <memory>
