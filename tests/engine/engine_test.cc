@@ -1,0 +1,234 @@
+// The public API: threads, queues, shutdown.
+
+#include "deepinfer/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include "testing/paths.h"
+
+namespace deepinfer::testing {
+namespace {
+
+std::unique_ptr<Engine> make_engine(const std::function<void(EngineOptions&)>& change = {}) {
+  EngineOptions options;
+  options.model = nano_dir();
+  options.max_num_seqs = 16;
+  options.max_num_batched_tokens = 128;
+  options.kv_cache_memory = int64_t{64} << 20;
+  if (change) change(options);
+  auto engine = Engine::Create(options);
+  if (!engine) throw std::runtime_error(engine.error().message());
+  return *std::move(engine);
+}
+
+Request request_of(Engine& engine, const std::string& text, int64_t max_tokens, uint64_t seed = 1) {
+  Request request;
+  request.prompt = *engine.encode_chat(text);
+  request.max_tokens = max_tokens;
+  request.seed = seed;
+  request.ignore_eos = true;
+  return request;
+}
+
+struct Whole {
+  std::string text;
+  std::vector<int32_t> tokens;
+  std::optional<FinishReason> finish;
+  Usage usage;
+};
+
+Whole read_all(RequestHandle handle) {
+  Whole whole;
+  while (const auto output = handle.next()) {
+    whole.text += output->text;
+    whole.tokens.insert(whole.tokens.end(), output->tokens.begin(), output->tokens.end());
+    whole.finish = output->finish;
+    whole.usage = output->usage;
+  }
+  EXPECT_TRUE(handle.finished());
+  EXPECT_FALSE(handle.next().has_value());
+  return whole;
+}
+
+TEST(Engine, ManyThreadsSubmitAndRead) {
+  const auto engine = make_engine();
+  const Whole want = read_all(*engine->submit(request_of(*engine, "Tell me a story.", 40)));
+  EXPECT_EQ(want.text, engine->decode(want.tokens));
+  EXPECT_EQ(want.usage.completion_tokens, 40);
+  std::atomic<int> equal = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 4; ++i) {
+        auto other = engine->submit(request_of(*engine, "Count from 1 to " + std::to_string(t), 10 + i, static_cast<uint64_t>(t)));
+        const Whole got = read_all(*engine->submit(request_of(*engine, "Tell me a story.", 40)));
+        if (got.text == want.text && got.tokens == want.tokens) ++equal;
+        if (i % 2 == 0) other->cancel();
+        while (other->next_for(std::chrono::seconds(20)).has_value()) {
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(equal, 32);
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.submitted, 65);
+  EXPECT_EQ(stats.running, 0);
+}
+
+TEST(Engine, CallbackOnNews) {
+  const auto engine = make_engine();
+  RequestHandle handle = *engine->submit(request_of(*engine, "Hello.", 20));
+  std::atomic<int> calls = 0;
+  handle.set_callback([&] { ++calls; });
+  size_t tokens = 0;
+  while (const auto output = handle.next()) tokens += output->tokens.size();
+  EXPECT_EQ(tokens, 20u);
+  EXPECT_GT(calls, 0);
+  handle.set_callback({});
+}
+
+// A reader that never reads costs one pending output.
+TEST(Engine, NobodyReads) {
+  const auto engine = make_engine();
+  std::vector<RequestHandle> handles;
+  for (int i = 0; i < 40; ++i) handles.push_back(*engine->submit(request_of(*engine, "Hello.", 50)));
+  for (int i = 0; i < 20; ++i) *engine->submit(request_of(*engine, "Hello.", 50));  // handle dropped at once
+  engine->shutdown();
+  for (RequestHandle& handle : handles) {
+    const auto output = handle.poll();
+    ASSERT_TRUE(output.has_value());
+    EXPECT_EQ(output->tokens.size(), 50u);
+    EXPECT_FALSE(handle.poll().has_value());
+  }
+}
+
+TEST(Engine, BoundedQueue) {
+  const auto engine = make_engine([](EngineOptions& o) {
+    o.max_queued_requests = 100;
+    o.max_num_seqs = 1;
+  });
+  std::vector<RequestHandle> handles;
+  int64_t refused = 0;
+  const Request request = request_of(*engine, "Hello.", 1000);
+  for (int i = 0; i < 100'000; ++i) {
+    auto handle = engine->submit(request);
+    if (handle) {
+      handles.push_back(*std::move(handle));
+    } else {
+      ++refused;
+      ASSERT_EQ(handle.error().code(), StatusCode::kResourceExhausted);
+      ASSERT_NE(handle.error().message().find("max_queued_requests is 100"), std::string::npos);
+    }
+  }
+  EXPECT_LE(handles.size(), 400u);
+  EXPECT_GE(handles.size(), 100u);
+  EXPECT_EQ(engine->stats().refused, refused);
+  engine->shutdown(Engine::Shutdown::kCancel);
+  for (RequestHandle& handle : handles) EXPECT_NE(read_all(handle).finish, std::nullopt);
+}
+
+TEST(Engine, ShutdownDrainsOrCancelsAndRefuses) {
+  for (const auto how : {Engine::Shutdown::kDrain, Engine::Shutdown::kCancel}) {
+    const auto engine = make_engine();
+    std::vector<RequestHandle> handles;
+    for (int i = 0; i < 30; ++i) handles.push_back(*engine->submit(request_of(*engine, "Hello.", 200)));
+    engine->shutdown(how);
+    for (RequestHandle& handle : handles) {
+      const Whole whole = read_all(handle);
+      if (how == Engine::Shutdown::kDrain) {
+        EXPECT_EQ(whole.finish, FinishReason::kLength);
+      } else {
+        EXPECT_TRUE(whole.finish.has_value());
+      }
+    }
+    const auto refused = engine->submit(request_of(*engine, "Hello.", 5));
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code(), StatusCode::kFailedPrecondition);
+    engine->shutdown();
+  }
+}
+
+TEST(Engine, HandlesOutliveTheEngine) {
+  RequestHandle handle;
+  {
+    const auto engine = make_engine();
+    handle = *engine->submit(request_of(*engine, "Hello.", 2000));
+  }
+  handle.cancel();
+  EXPECT_EQ(read_all(handle).finish, FinishReason::kCancelled);
+}
+
+TEST(Engine, StopStringsAndChoices) {
+  const auto engine = make_engine();
+  Request request = request_of(*engine, "Tell me a story about a fox and a lamp.", 60);
+  request.sampling.temperature = 0;
+  const std::string text = read_all(*engine->submit(request)).text;
+  ASSERT_GT(text.size(), 60u);
+  request.stop = {text.substr(40, 6)};
+  const Whole stopped = read_all(*engine->submit(request));
+  EXPECT_EQ(stopped.text, text.substr(0, text.find(request.stop[0])));
+  EXPECT_EQ(stopped.finish, FinishReason::kStop);
+  request.stop.clear();
+  request.sampling.temperature = 1;
+  request.n = 4;
+  std::map<int64_t, std::string> choices;
+  RequestHandle handle = *engine->submit(request);
+  while (const auto output = handle.next()) choices[output->index] += output->text;
+  EXPECT_EQ(choices.size(), 4u);
+  EXPECT_NE(choices[0], choices[1]);
+}
+
+TEST(Engine, CreateNamesWhatDoesNotFit) {
+  const auto error = [](const std::function<void(EngineOptions&)>& change) {
+    EngineOptions options;
+    options.model = nano_dir();
+    change(options);
+    const auto engine = Engine::Create(options);
+    return engine ? std::string("no error") : engine.error().message();
+  };
+  EXPECT_NE(error([](auto& o) { o.model = "/nowhere"; }).find("/nowhere"), std::string::npos);
+  EXPECT_NE(error([](auto& o) { o.max_model_len = 10'000; }).find("max_position_embeddings is 8192"), std::string::npos);
+  EXPECT_NE(error([](auto& o) { o.kv_cache_memory = 100; }).find("100"), std::string::npos);
+  EXPECT_NE(error([](auto& o) { o.decoder_keep_tokens = 3; }).find("sliding window, 32"), std::string::npos);
+  EXPECT_NE(error([](auto& o) { o.max_num_batched_tokens = 100; }).find("max_num_seqs"), std::string::npos);
+  EXPECT_NE(error([](auto& o) { o.num_speculative_tokens = 60; }).find("draft block"), std::string::npos);
+}
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * 4096;
+}
+
+// CASES 20: memory does not grow with the number of requests served.
+TEST(EngineSlow, MemoryIsSteadyOverTenThousandRequests) {
+  const auto engine = make_engine([](EngineOptions& o) {
+    o.kv_cache_memory = int64_t{4} << 20;
+    o.window_snapshot_memory = int64_t{4} << 20;
+  });
+  Request request;
+  std::vector<int64_t> resident;
+  std::vector<RequestHandle> open;
+  for (int i = 0; i < 10'000; ++i) {
+    request.prompt.assign(static_cast<size_t>(2 + i % 20), static_cast<int32_t>(10 + i % 4000));
+    request.max_tokens = 2;
+    request.ignore_eos = true;
+    open.push_back(*engine->submit(request));
+    if (open.size() == 64) {
+      for (RequestHandle& handle : open) read_all(handle);
+      open.clear();
+    }
+    if (i % 1000 == 999) resident.push_back(resident_bytes());
+  }
+  // Caches fill up at first; after that nothing may be left behind: 8,000 requests, less than 100 bytes each.
+  EXPECT_LT(resident.back() - resident[1], 800'000) << ::testing::PrintToString(resident);
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
