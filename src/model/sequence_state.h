@@ -108,13 +108,15 @@ class SequenceState {
   /// there otherwise. Ignored by models without global KV.
   Status set_decoder_start(int64_t position);
 
-  /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`.
+  /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`. Taken while a prefix is still
+  /// replayed (length below the write floor) it does not bring the floor back, so take it later.
   void save_window(WindowSnapshot& snapshot) const;
   /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
   /// changed.
   Status restore_window(const WindowSnapshot& snapshot, std::span<const int32_t> history);
-  /// Makes this empty, borrowing state a fork of `other`: everything but the pages, which the caller appends. Whole pages may be
-  /// the same ones, as neither this state nor its forks write to them again; a page that `other` has begun must be a copy.
+  /// Makes this empty, borrowing state a fork of `other`: everything but the pages, which the caller appends, for
+  /// max(length, write_floor) positions. Whole pages may be the same ones: this state will not write to them, nor will `other` as
+  /// long as it is not taken back into them. A page that `other` has begun must be a copy.
   Status copy_from(const SequenceState& other);
 
   uint8_t* window_ring(int64_t layer) { return windows_.data() + layer * window_capacity_ * window_row_bytes_; }
