@@ -104,7 +104,8 @@ void Track::fill_state(uint8_t byte) {
   for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer)
     std::memset(state->window_ring(layer), byte, static_cast<size_t>(state->window_capacity() * c.window_row_bytes()));
   for (size_t s = 0; s < subject_.model().page_layout().sources.size(); ++s) {
-    std::memset(state->tail_kv(static_cast<int64_t>(s), 0), byte, static_cast<size_t>(state->tail_capacity() * 2 * c.head_dim * 4));
+    std::memset(state->tail_kv(static_cast<int64_t>(s), 0), byte,
+                static_cast<size_t>(state->tail_capacity() * 2 * c.head_dim * 4));
   }
 }
 
@@ -306,7 +307,8 @@ void expect_equal(Subject& subject, Track& got, Track& want) {
   ASSERT_EQ(got.tokens, want.tokens);
   ASSERT_EQ(got.length(), want.length());
   for (size_t p = 0; p < want.tokens.size(); ++p) {
-    ASSERT_TRUE(got.taps[p].empty() || want.taps[p].empty() || same_bytes(got.taps[p], want.taps[p])) << "hidden states of position " << p << " of " << want.length();
+    ASSERT_TRUE(got.taps[p].empty() || want.taps[p].empty() || same_bytes(got.taps[p], want.taps[p]))
+        << "hidden states of position " << p << " of " << want.length();
     if (got.logits[p].empty() || want.logits[p].empty()) continue;
     ASSERT_TRUE(same_bytes(got.logits[p], want.logits[p])) << "logits of position " << p << " of " << want.length();
   }

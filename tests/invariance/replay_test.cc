@@ -1,5 +1,5 @@
-// Bounded replay (spec/backbone §8): what is skipped or replayed depends on positions alone, so every cut of the same tokens gives
-// the same bits; nothing is read that did not run; nothing of a cached prefix is written; and far enough back it is exact.
+// Bounded replay (spec/backbone §8): what is skipped or replayed depends on positions alone, so every cut of the same tokens
+// gives the same bits; nothing is read that did not run; nothing of a cached prefix is written; and far enough back it is exact.
 
 #include <algorithm>
 #include <set>
@@ -194,7 +194,8 @@ TEST_P(Replay, HitsOfAnyLength) {
         ASSERT_NO_FATAL_FAILURE(feed(cold, part, total));
         ASSERT_NO_FATAL_FAILURE(expect_equal(subject_, whole, cold));
       }
-      for (auto [size, cut] : std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {5, 0}, {total, hit - 1}, {total, hit}, {total, hit + 1}}) {
+      for (auto [size, cut] :
+           std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {5, 0}, {total, hit - 1}, {total, hit}, {total, hit + 1}}) {
         if (size == 1 && (nano() || reference()) && total - from > 30) continue;
         SCOPED_TRACE(fmt::format("chunks of {}, cut at {}", size, cut));
         Track got(subject_, true);

@@ -39,7 +39,8 @@ TEST_P(Snapshots, GoOnAsTheOriginal) {
       const int64_t count = kind < 2 ? 1 : kind < 4 ? random.between(2, 5) : random.between(6, 40);
       ASSERT_NO_FATAL_FAILURE(run_step(subject_, {{&original, subject_.tokens(count, random.bits())}}, 3));
       if (random.below(3) == 0) {
-        ASSERT_NO_FATAL_FAILURE(original.truncate(std::max<int64_t>(1, original.length() - random.between(1, std::min<int64_t>(count, 16)))));
+        ASSERT_NO_FATAL_FAILURE(
+            original.truncate(std::max<int64_t>(1, original.length() - random.between(1, std::min<int64_t>(count, 16)))));
       }
       const int64_t at = original.length();
       SCOPED_TRACE(fmt::format("decoder_start {}, snapshot at {}", d, at));
