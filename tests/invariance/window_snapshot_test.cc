@@ -198,6 +198,7 @@ TEST_P(Snapshots, AllKindsInOneStep) {
   Track& restored = add();
   Track& forked = add();
   Track& both = add();
+  Track& forked_in_replay = add();
   middle.set_decoder_start(13);
   nothing.set_decoder_start(130);
   ASSERT_NO_FATAL_FAILURE(run_step(subject_, {{&decoding, subject_.tokens(40, 62)}, {&nothing, subject_.tokens(3, 63)}}, 16));
@@ -209,6 +210,7 @@ TEST_P(Snapshots, AllKindsInOneStep) {
   ASSERT_NO_FATAL_FAILURE(forked.fork(decoding, true));
   ASSERT_NO_FATAL_FAILURE(both.adopt(donor, 77, 70));
   both.set_decoder_start(79);
+  ASSERT_NO_FATAL_FAILURE(forked_in_replay.fork(both, true));
   Random random(64);
   for (int step = 0; step < 8; ++step) {
     std::vector<Append> appends;
