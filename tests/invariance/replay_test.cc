@@ -178,6 +178,7 @@ TEST_P(Replay, HitsOfAnyLength) {
     if (hit + 5 > n || hit < 1) continue;
     for (int64_t from : std::set<int64_t>{0, hit - w, hit - w + 1, hit - 3, hit - 1, hit}) {
       if (from < 0 || (from == hit && hit % 2 == 1)) continue;
+      if (nano() && (from == hit - 3 || from == hit - w + 1)) continue;  // the small models do those
       SCOPED_TRACE(fmt::format("hit of {}, replay from {}", hit, from));
       const std::vector<int32_t> part(ids.begin(), ids.begin() + std::min(n, hit + 12));
       const auto total = static_cast<int64_t>(part.size());
@@ -197,6 +198,7 @@ TEST_P(Replay, HitsOfAnyLength) {
       for (auto [size, cut] :
            std::vector<std::pair<int64_t, int64_t>>{{1, 0}, {5, 0}, {total, hit - 1}, {total, hit}, {total, hit + 1}}) {
         if (size == 1 && (nano() || reference()) && total - from > 30) continue;
+        if (nano() && size == total && cut != hit) continue;
         SCOPED_TRACE(fmt::format("chunks of {}, cut at {}", size, cut));
         Track got(subject_, true);
         got.fill_state(0x5B);  // neither NaN nor nothing
