@@ -181,8 +181,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
       plain_rope_.fill(position, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
       compressed_rope_.fill(position, b.compressed_cos.data() + row * pairs, b.compressed_sin.data() + row * pairs);
       if (c.engram_layer_ids.empty()) continue;
-      history.push_back(
-          compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && step.image[row] != 0));
+      history.push_back(compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && step.image[row] != 0));
       for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
         hash_.rows(static_cast<int64_t>(slot), history,
                    b.engram_rows.data() + (static_cast<int64_t>(slot) * step.rows + row) * c.engram_columns());

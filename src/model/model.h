@@ -37,7 +37,7 @@ struct StepBatch {
 
 /// What a step leaves; valid until the next step of the same model.
 struct StepOutput {
-  std::span<const float> logits;      ///< [logit_rows, vocab]
+  std::span<const float> logits;  ///< [logit_rows, vocab]
   /// [rows, targets * hidden]: DSpark taps (dspark.md §3.1); zero for rows below their sequence's decoder_start.
   std::span<const bf16> main_hidden;
   /// Rows x layers that really ran, before and from ModelConfig::first_decoder_layer on. A row that only left its global KV in

@@ -7,8 +7,7 @@ namespace deepinfer {
 
 Status Model::check_prefix(std::span<const int32_t> tokens, std::span<const uint8_t> image_mask) const {
   if (static_cast<int64_t>(tokens.size()) > config_.max_position_embeddings) {
-    return Status::OutOfRange("prefix: {} tokens, max_position_embeddings is {}", tokens.size(),
-                              config_.max_position_embeddings);
+    return Status::OutOfRange("prefix: {} tokens, max_position_embeddings is {}", tokens.size(), config_.max_position_embeddings);
   }
   if (!image_mask.empty() && image_mask.size() != tokens.size()) {
     return Status::InvalidArgument("prefix: image mask of {} rows for {} tokens", image_mask.size(), tokens.size());

@@ -90,8 +90,8 @@ class SequenceState {
   void drop_pages(int64_t count);
   /// Takes `reserve` back: frees the pages from number `count` on, none of which holds a position.
   void release_reserved(int64_t count);
-  /// Forgets positions from `length` on. Possible down to high - slack, and to 0, but not below the write floor. Own pages without
-  /// positions are freed; borrowed ones stay until drop_pages.
+  /// Forgets positions from `length` on. Possible down to high - slack, and to 0, but not below the write floor. Own pages
+  /// without positions are freed; borrowed ones stay until drop_pages.
   Status truncate(int64_t length);
   /// Like new: no positions, no pages, no prefix. Rings, tails and the room of the history stay, so that states can be pooled.
   void reset();
@@ -100,21 +100,23 @@ class SequenceState {
 
   /// Makes an empty state, whose pages hold the global rows of [0, hit_length), go on at `replay_from` <= hit_length with empty
   /// windows (spec §8.2). `history`: [replay_from] compressed ids; empty for models without Engram. Callers use
-  /// Model::adopt_prefix, which makes them. replay_from == hit_length replays nothing: the windows stay empty, which is lossy, and
-  /// is refused at odd lengths, whose open pair only a replay brings back.
+  /// Model::adopt_prefix, which makes them. replay_from == hit_length replays nothing: the windows stay empty, which is lossy,
+  /// and is refused at odd lengths, whose open pair only a replay brings back.
   Status adopt(int64_t hit_length, int64_t replay_from, std::span<const int32_t> history);
   /// Positions below `position` skip the decoder from now on (spec §8.3); 0 at the start, which skips none. Must not lie below
   /// the length, unless it changes nothing. Windows of the decoder go on where they are if `position` is the length, and start
   /// there otherwise. Ignored by models without global KV.
   Status set_decoder_start(int64_t position);
 
-  /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`.
+  /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`. Taken while a prefix is still
+  /// replayed (length below the write floor) it does not bring the floor back, so take it later.
   void save_window(WindowSnapshot& snapshot) const;
   /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
   /// changed.
   Status restore_window(const WindowSnapshot& snapshot, std::span<const int32_t> history);
-  /// Makes this empty, borrowing state a fork of `other`: everything but the pages, which the caller appends. Whole pages may be
-  /// the same ones, as neither this state nor its forks write to them again; a page that `other` has begun must be a copy.
+  /// Makes this empty, borrowing state a fork of `other`: everything but the pages, which the caller appends, for
+  /// max(length, write_floor) positions. Whole pages may be the same ones: this state will not write to them, nor will `other` as
+  /// long as it is not taken back into them. A page that `other` has begun must be a copy.
   Status copy_from(const SequenceState& other);
 
   uint8_t* window_ring(int64_t layer) { return windows_.data() + layer * window_capacity_ * window_row_bytes_; }
@@ -134,9 +136,7 @@ class SequenceState {
   int64_t tail_at(int64_t source, int64_t position) const {
     return (source * tail_capacity_ + position % tail_capacity_) * 2 * head_dim_;
   }
-  int64_t pages_for(int64_t length) const {
-    return layout_->page_bytes > 0 ? (length + kPagePositions - 1) / kPagePositions : 0;
-  }
+  int64_t pages_for(int64_t length) const { return layout_->page_bytes > 0 ? (length + kPagePositions - 1) / kPagePositions : 0; }
   /// The last pages are given back, or only forgotten if they are borrowed.
   void keep_pages(int64_t count);
   /// Puts an empty state at `length` with empty windows, behind a prefix of `hit` positions.

@@ -63,7 +63,8 @@ Status SequenceState::check_snapshot(const WindowSnapshot& s) const {
                            window_row_bytes_ +
                        (s.length % 2 == 1 ? tail_bytes() : 0);
   if (static_cast<int64_t>(s.data.size()) != want) {
-    return Status::InvalidArgument("window snapshot: {} bytes of data at length {}, {} are needed", s.data.size(), s.length, want);
+    return Status::InvalidArgument("window snapshot: {} bytes of data at length {}, {} are needed", s.data.size(), s.length,
+                                   want);
   }
   return Status::Ok();
 }

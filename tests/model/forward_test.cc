@@ -164,6 +164,94 @@ TEST_P(Forward, OutOfPages) {
   EXPECT_TRUE(std::equal(got.begin(), got.end(), want.end() - static_cast<int64_t>(got.size())));
 }
 
+// Logits of a row that skips the decoder: refused, and nothing has changed.
+TEST_P(Forward, LogitsNeedTheDecoder) {
+  auto a = model().new_sequence();
+  auto b = model().new_sequence();
+  ASSERT_TRUE(b->set_decoder_start(3).ok());
+  const std::vector<int32_t> ids = some_tokens(7);
+  const std::vector<StepSequence> sequences = {{a.get(), 2}, {b.get(), 5}};
+  StepBatch batch;
+  batch.tokens = ids;
+  batch.sequences = sequences;
+  for (int32_t r = 0; r < 7; ++r) {
+    const std::vector<int32_t> rows = {r};
+    batch.logit_rows = rows;
+    const auto out = model().forward(batch);
+    const bool skipped = r >= 2 && r < 5;
+    ASSERT_EQ(out.has_value(), !skipped) << r;
+    if (skipped) {
+      EXPECT_EQ(out.error().code(), StatusCode::kInvalidArgument);
+      EXPECT_NE(out.error().message().find("below decoder_start 3"), std::string::npos) << out.error().message();
+      EXPECT_EQ(a->length(), 0);
+      continue;
+    }
+    a->reset();
+    b->reset();
+    ASSERT_TRUE(b->set_decoder_start(3).ok());
+  }
+}
+
+// What a step says it ran, and zeros where the draft module gets nothing.
+TEST_P(Forward, CountsItsWork) {
+  auto a = model().new_sequence();
+  auto b = model().new_sequence();
+  auto c = model().new_sequence();
+  ASSERT_TRUE(b->set_decoder_start(7).ok());
+  ASSERT_TRUE(c->set_decoder_start(50).ok());
+  const std::vector<int32_t> ids = some_tokens(30);
+  const std::vector<StepSequence> sequences = {{c.get(), 4}, {b.get(), 16}, {a.get(), 10}};
+  StepBatch batch;
+  batch.tokens = ids;
+  batch.sequences = sequences;
+  const std::vector<int32_t> rows = {11, 29};
+  batch.logit_rows = rows;
+  const auto out = model().forward(batch);
+  ASSERT_TRUE(out.has_value()) << out.error().message();
+  EXPECT_EQ(config_->first_decoder_layer(), 3);
+  EXPECT_EQ(out->encoder_row_layers, 30 * 3);
+  EXPECT_EQ(out->decoder_row_layers, (9 + 10) * 4);
+  ASSERT_EQ(static_cast<int64_t>(out->main_hidden.size()), 30 * 3 * config_->hidden_size);
+  for (int64_t r = 0; r < 30; ++r) {
+    const auto row = out->main_hidden.subspan(static_cast<size_t>(r * 3 * config_->hidden_size),
+                                              static_cast<size_t>(3 * config_->hidden_size));
+    const bool zero = std::all_of(row.begin(), row.end(), [](bf16 v) { return v.bits == 0; });
+    EXPECT_EQ(zero, r < 11) << r;
+  }
+  // A step of which nothing is kept ends with the last global rows.
+  batch.tokens = std::span(ids).first(4);
+  batch.sequences = std::span(sequences).first(1);
+  batch.logit_rows = {};
+  const auto none = model().forward(batch);
+  ASSERT_TRUE(none.has_value()) << none.error().message();
+  EXPECT_EQ(none->encoder_row_layers, 4 * 3);
+  EXPECT_EQ(none->decoder_row_layers, 0);
+  EXPECT_TRUE(none->logits.empty());
+  EXPECT_EQ(c->length(), 8);
+}
+
+TEST_P(Forward, RefusesBadPrefixes) {
+  auto a = model().new_sequence();
+  run(*a, some_tokens(20));
+  auto b = model().new_borrowing_sequence();
+  std::vector<uint8_t*> pages = {a->main_rows(0).pages[0]};
+  b->append_pages(pages);
+  std::vector<int32_t> ids = some_tokens(20);
+  const std::vector<uint8_t> mask(19, 0);
+  EXPECT_EQ(model().adopt_prefix(*b, ids, mask, 3).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(model().adopt_prefix(*b, ids, {}, -1).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(model().adopt_prefix(*b, ids, {}, 21).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(model().adopt_prefix(*b, std::vector<int32_t>(1000, 3), {}, 0).code(), StatusCode::kOutOfRange);
+  ids[4] = static_cast<int32_t>(config_->vocab_size);
+  EXPECT_EQ(model().adopt_prefix(*b, ids, {}, 3).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(b->length(), 0);
+  ids[4] = 3;
+  std::vector<uint8_t> image(20, 0);
+  image[1] = 1;
+  ASSERT_TRUE(model().adopt_prefix(*b, ids, image, 3).ok());
+  EXPECT_EQ(b->history(), (std::vector<int32_t>{ids[0], EngramHash::kDead, ids[2]}));
+}
+
 TEST_P(Forward, LogitRowsAreThoseAskedFor) {
   auto a = model().new_sequence();
   const std::vector<int32_t> ids = some_tokens(11);
@@ -372,6 +460,77 @@ TEST_P(Images, SurviveChunksAndRollback) {
     part(*state, kLast - 2, kLast + 1);
     part(*state, kLast + 1, kRows);
   }
+}
+
+// Behind a cached prefix with the span in it, replayed or not, and with a decoder that starts inside the span.
+TEST_P(Images, SurvivePrefixesAndDecoderStarts) {
+  const auto cut = [&](int64_t begin) {
+    Span part;
+    part.image.assign(span_.image.begin() + begin, span_.image.end());
+    for (size_t i = 0; i < span_.embedding_rows.size(); ++i) {
+      if (span_.embedding_rows[i] < begin) continue;
+      part.embedding_rows.push_back(static_cast<int32_t>(span_.embedding_rows[i] - begin));
+      const bf16* row = span_.embeddings.data() + static_cast<int64_t>(i) * config_->hidden_size;
+      part.embeddings.insert(part.embeddings.end(), row, row + config_->hidden_size);
+    }
+    return part;
+  };
+  auto whole = model().new_sequence();
+  const auto want = run(*whole, ids_, span_);
+  for (int64_t hit : {8, 13, 16}) {
+    std::vector<uint8_t> copy(static_cast<size_t>(model().page_layout().page_bytes) + 64);
+    uint8_t* page = copy.data() + (64 - reinterpret_cast<uintptr_t>(copy.data()) % 64);
+    std::copy_n(whole->main_rows(0).pages[0], model().page_layout().page_bytes, page);
+    auto state = model().new_borrowing_sequence();
+    state->append_pages({&page, 1});
+    const auto n = static_cast<size_t>(hit);
+    ASSERT_TRUE(model().adopt_prefix(*state, std::span(ids_).first(n), std::span(span_.image).first(n), 0).ok());
+    EXPECT_EQ(run(*state, ids_, span_), want);
+    if (hit % 2 != 0) continue;
+    WindowSnapshot snapshot;
+    auto first = model().new_sequence();
+    Span head;
+    head.image.assign(span_.image.begin(), span_.image.begin() + hit);
+    for (size_t i = 0; i < span_.embedding_rows.size() && span_.embedding_rows[i] < hit; ++i) {
+      head.embedding_rows.push_back(span_.embedding_rows[i]);
+      const bf16* row = span_.embeddings.data() + static_cast<int64_t>(i) * config_->hidden_size;
+      head.embeddings.insert(head.embeddings.end(), row, row + config_->hidden_size);
+    }
+    run(*first, {ids_.begin(), ids_.begin() + hit}, head);
+    first->save_window(snapshot);
+    state->reset();
+    state->append_pages({&page, 1});
+    ASSERT_TRUE(model().adopt_prefix(*state, std::span(ids_).first(n), std::span(span_.image).first(n), snapshot).ok());
+    const auto got = run(*state, {ids_.begin() + hit, ids_.end()}, cut(hit));
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + hit * config_->vocab_size));
+  }
+  // Narrowed at d in one step, or cut there: the mask moves with its rows.
+  const int64_t d = kFirst + 3;
+  const auto narrowed = [&](SequenceState& state, int64_t begin, int64_t end, const Span& span) {
+    const StepSequence sequence{&state, end - begin};
+    const std::vector<int32_t> rows = {static_cast<int32_t>(end - begin - 1)};
+    StepBatch batch;
+    batch.tokens = std::span(ids_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    batch.sequences = {&sequence, 1};
+    batch.image_mask = span.image;
+    batch.embedding_rows = span.embedding_rows;
+    batch.embeddings = span.embeddings;
+    if (end == kRows) batch.logit_rows = rows;
+    const auto out = model().forward(batch);
+    EXPECT_TRUE(out.has_value()) << out.error().message();
+    return std::vector<float>(out->logits.begin(), out->logits.end());
+  };
+  auto one = model().new_sequence();
+  ASSERT_TRUE(one->set_decoder_start(d).ok());
+  const auto last = narrowed(*one, 0, kRows, span_);
+  auto two = model().new_sequence();
+  ASSERT_TRUE(two->set_decoder_start(d).ok());
+  Span head;
+  head.image.assign(span_.image.begin(), span_.image.begin() + d);
+  head.embedding_rows = {6, 7, 8};
+  head.embeddings.assign(span_.embeddings.begin(), span_.embeddings.begin() + 3 * config_->hidden_size);
+  narrowed(*two, 0, d, head);
+  EXPECT_EQ(narrowed(*two, d, kRows, cut(d)), last);
 }
 
 std::string backend_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }

@@ -175,6 +175,124 @@ TEST_F(State, PlacesAreDistinct) {
   EXPECT_GE(s.tail_capacity(), kSlack + 1);
 }
 
+// A state that borrows pages takes what it is given, keeps it until it is told otherwise, and frees nothing.
+TEST_F(State, BorrowedPages) {
+  SequenceState s(config_, layout_, nullptr, kSlack);
+  EXPECT_TRUE(s.borrows_pages());
+  std::vector<uint8_t*> mine;
+  for (int i = 0; i < 3; ++i) mine.push_back(pages_.allocate());
+  const Status status = s.reserve(1);
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(status.message().find("1 positions need 1 pages, 0 have been appended"), std::string::npos) << status.message();
+  s.append_pages(std::span(mine).first(2));
+  EXPECT_EQ(s.page_count(), 2);
+  ASSERT_TRUE(s.reserve(256).ok());
+  EXPECT_EQ(s.reserve(257).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(s.page_count(), 2);
+  s.append_pages(std::span(mine).last(1));
+  grow(s, 130);
+  EXPECT_EQ(s.main_rows(0).pages[2], mine[2]);
+  s.release_reserved(3);
+  ASSERT_TRUE(s.truncate(120).ok());
+  EXPECT_EQ(s.page_count(), 3);
+  s.drop_pages(2);
+  EXPECT_EQ(s.page_count(), 1);
+  EXPECT_EQ(s.reserve(129).code(), StatusCode::kResourceExhausted);
+  EXPECT_DEATH(s.drop_pages(1), "dropped at length 120");
+  s.reset();
+  EXPECT_EQ(s.page_count(), 0);
+  EXPECT_EQ(pages_.live(), 3);
+  SequenceState owner(config_, layout_, &pages_, kSlack);
+  EXPECT_DEATH(owner.append_pages(mine), "pages of its own");
+}
+
+TEST_F(State, ResetIsLikeNewAndKeepsItsMemory) {
+  SequenceState s(config_, layout_, &pages_, kSlack);
+  grow(s, 300);
+  ASSERT_TRUE(s.set_decoder_start(310).ok());
+  const uint8_t* ring = s.window_ring(0);
+  const int32_t* history = s.history().data();
+  s.reset();
+  EXPECT_EQ(pages_.live(), 0);
+  EXPECT_EQ(s.length(), 0);
+  EXPECT_EQ(s.decoder_start(), 0);
+  EXPECT_TRUE(s.history().empty());
+  grow(s, 300);
+  EXPECT_EQ(s.window_ring(0), ring);
+  EXPECT_EQ(s.history().data(), history);
+  EXPECT_EQ(s.decoder_window_start(), 0);
+}
+
+TEST_F(State, AdoptedPrefix) {
+  std::vector<int32_t> ids(300);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
+  const auto history = [&](int64_t n) { return std::span<const int32_t>(ids).first(static_cast<size_t>(n)); };
+  SequenceState s(config_, layout_, nullptr, kSlack);
+  EXPECT_EQ(s.adopt(10, 2, history(2)).code(), StatusCode::kFailedPrecondition) << "no pages";
+  std::vector<uint8_t*> mine = {pages_.allocate(), pages_.allocate()};
+  s.append_pages(mine);
+  EXPECT_EQ(s.adopt(257, 2, history(2)).code(), StatusCode::kFailedPrecondition) << "too few pages";
+  EXPECT_EQ(s.adopt(10, 11, history(11)).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(s.adopt(10, -1, history(0)).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(s.adopt(-1, 0, history(0)).code(), StatusCode::kOutOfRange);
+  EXPECT_EQ(s.adopt(11, 11, history(11)).code(), StatusCode::kInvalidArgument) << "an open pair";
+  EXPECT_EQ(s.adopt(10, 5, history(4)).code(), StatusCode::kInvalidArgument) << "history";
+  EXPECT_EQ(s.length() + s.write_floor() + s.encoder_window_start(), 0);
+  ASSERT_TRUE(s.adopt(131, 100, history(100)).ok());
+  EXPECT_EQ(s.length(), 100);
+  EXPECT_EQ(s.write_floor(), 131);
+  EXPECT_EQ(s.encoder_window_start(), 100);
+  EXPECT_EQ(s.decoder_window_start(), 100);
+  EXPECT_EQ(s.history().back(), 99);
+  EXPECT_EQ(s.adopt(131, 100, history(100)).code(), StatusCode::kFailedPrecondition) << "not empty";
+  grow(s, 40);
+  EXPECT_EQ(s.truncate(130).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(s.truncate(0).code(), StatusCode::kFailedPrecondition) << "the pages may be shared";
+  EXPECT_TRUE(s.truncate(131).ok());
+}
+
+TEST_F(State, DecoderStart) {
+  SequenceState s(config_, layout_, &pages_, kSlack);
+  ASSERT_TRUE(s.set_decoder_start(-5).ok());
+  EXPECT_EQ(s.decoder_start(), 0);
+  ASSERT_TRUE(s.set_decoder_start(20).ok());
+  EXPECT_EQ(s.decoder_window_start(), 20);
+  grow(s, 15);
+  EXPECT_EQ(s.set_decoder_start(14).code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(s.set_decoder_start(18).ok());
+  grow(s, 10);
+  EXPECT_EQ(s.decoder_window_start(), 18);
+  EXPECT_TRUE(s.set_decoder_start(18).ok()) << "no change";
+  ASSERT_TRUE(s.set_decoder_start(25).ok());  // the length: windows go on
+  EXPECT_EQ(s.decoder_window_start(), 18);
+  ASSERT_TRUE(s.set_decoder_start(30).ok());
+  grow(s, 10);
+  EXPECT_EQ(s.decoder_window_start(), 30);
+  ASSERT_TRUE(s.truncate(28).ok());
+  EXPECT_EQ(s.decoder_window_start(), 30);
+  EXPECT_EQ(s.encoder_window_start(), 0);
+}
+
+TEST_F(State, ForksAreCopiesWithoutPages) {
+  SequenceState s(config_, layout_, &pages_, kSlack);
+  grow(s, 140);
+  SequenceState owner(config_, layout_, &pages_, kSlack);
+  EXPECT_EQ(owner.copy_from(s).code(), StatusCode::kFailedPrecondition);
+  SequenceState other_slack(config_, layout_, nullptr, kSlack + 1);
+  EXPECT_EQ(other_slack.copy_from(s).code(), StatusCode::kInvalidArgument);
+  SequenceState fork(config_, layout_, nullptr, kSlack);
+  EXPECT_EQ(fork.copy_from(fork).code(), StatusCode::kInvalidArgument);
+  s.window_ring(3)[5] = 77;
+  ASSERT_TRUE(fork.copy_from(s).ok());
+  EXPECT_EQ(fork.length(), 140);
+  EXPECT_EQ(fork.history(), s.history());
+  EXPECT_EQ(fork.window_ring(3)[5], 77);
+  EXPECT_EQ(fork.page_count(), 0);
+  EXPECT_EQ(fork.write_floor(), 128);
+  EXPECT_EQ(fork.reserve(141).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(fork.copy_from(s).code(), StatusCode::kFailedPrecondition) << "not empty";
+}
+
 TEST_F(State, ResidentBytesGrowByPages) {
   SequenceState s(config_, layout_, &pages_, kSlack);
   const int64_t before = s.resident_bytes();
