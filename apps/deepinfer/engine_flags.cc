@@ -22,7 +22,9 @@ void take(const std::optional<T>& given, T& target) {
 void EngineFlags::add_to(CLI::App& c) {
   const auto in = [](CLI::Option* option, const char* group) { option->group(group); };
 
-  in(c.add_option("-m,--model", model, "Checkpoint folder: config.json, tokenizer.json, safetensors")->required()->type_name("DIR"),
+  in(c.add_option("-m,--model", model, "Checkpoint folder: config.json, tokenizer.json, safetensors")
+         ->required()
+         ->type_name("DIR"),
      "Model");
   in(add_choice(c, "--backend", backend, {"cpu", "reference"}, "cpu, or reference: plain loops, slow"), "Model");
   in(add_whole(c, "-t,--threads", threads, 1, kMaxThreads, "Threads (default: all that the process may use)"), "Model");

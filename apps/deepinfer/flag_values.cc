@@ -28,9 +28,8 @@ struct Unit {
 };
 
 constexpr Unit kUnits[] = {
-    {"", 1},           {"b", 1},          {"k", 1024},       {"kib", 1024},   {"kb", 1e3},
-    {"m", 1048576},    {"mib", 1048576},  {"mb", 1e6},       {"g", 1ull << 30}, {"gib", 1ull << 30},
-    {"gb", 1e9},       {"t", 1ull << 40}, {"tib", 1ull << 40}, {"tb", 1e12},
+    {"", 1},     {"b", 1},          {"k", 1024},         {"kib", 1024}, {"kb", 1e3},       {"m", 1048576},      {"mib", 1048576},
+    {"mb", 1e6}, {"g", 1ull << 30}, {"gib", 1ull << 30}, {"gb", 1e9},   {"t", 1ull << 40}, {"tib", 1ull << 40}, {"tb", 1e12},
 };
 
 template <typename T>
@@ -68,9 +67,7 @@ Result<double> parse_real(std::string_view text, double low, double high) {
   double value = 0;
   const char* const stop = text.data() + text.size();
   const auto [end, error] = std::from_chars(text.data(), stop, value);
-  const auto limits = [&] {
-    return std::isinf(high) ? fmt::format("{} or more", low) : fmt::format("from {} to {}", low, high);
-  };
+  const auto limits = [&] { return std::isinf(high) ? fmt::format("{} or more", low) : fmt::format("from {} to {}", low, high); };
   if (text.empty() || end != stop || (error != std::errc() && error != std::errc::result_out_of_range))
     return Err(Status::InvalidArgument("is \"{}\", must be a number, {}", shown(text), limits()));
   if (error != std::errc() || !(value >= low && value <= high))

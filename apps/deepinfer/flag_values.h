@@ -18,8 +18,8 @@ Result<int64_t> parse_whole(std::string_view text, int64_t low, int64_t high);
 /// A finite number from `low` to `high`; "inf" is allowed where `high` is infinite.
 Result<double> parse_real(std::string_view text, double low, double high);
 
-/// Bytes: "4GiB", "512 MiB", "1.5GB", "100k" or plain bytes. KiB, MiB, GiB, TiB (or K, M, G, T) are powers of 1024, KB, MB, GB, TB
-/// of 1000. Case does not matter.
+/// Bytes: "4GiB", "512 MiB", "1.5GB", "100k" or plain bytes. KiB, MiB, GiB, TiB (or K, M, G, T) are powers of 1024, KB, MB, GB,
+/// TB of 1000. Case does not matter.
 Result<int64_t> parse_size(std::string_view text, int64_t low, int64_t high);
 
 /// The parts between commas, which must not be empty.

@@ -16,11 +16,11 @@ namespace deepinfer::testing {
 
 /// What a fake engine does. Answers have the wanted length; token i of an answer is i.
 struct FakeBehaviour {
-  int64_t tokens_per_step = 1;       ///< of each sequence, in one output
-  int64_t max_running = 1 << 20;     ///< more of them wait
-  int64_t refuse_every = 0;          ///< the Nth submission is refused
-  int64_t fail_every = 0;            ///< the Nth request ends with an error
-  int64_t stop_after = 0;            ///< EOS comes there, unless ignored
+  int64_t tokens_per_step = 1;    ///< of each sequence, in one output
+  int64_t max_running = 1 << 20;  ///< more of them wait
+  int64_t refuse_every = 0;       ///< the Nth submission is refused
+  int64_t fail_every = 0;         ///< the Nth request ends with an error
+  int64_t stop_after = 0;         ///< EOS comes there, unless ignored
   bool never_answer = false;
   int64_t max_model_len = 8192;
   std::chrono::microseconds step{200};

@@ -74,9 +74,9 @@ Result<Measured> measure(Engine& engine, RunPlan plan, const std::string& label,
   driver.max_in_flight = plan.concurrency > 0 ? plan.concurrency : workload.warmup.empty() ? 0 : 16;
   const auto show = [&](const std::string& what) {
     driver.progress = [&progress, what](const RunProgress& p) {
-      progress.update(what, static_cast<double>(p.done), static_cast<double>(p.total),
-                      fmt::format("{} of {} requests, {} in flight, {:.1f} tokens/s", p.done, p.total, p.in_flight,
-                                  p.tokens_per_second));
+      progress.update(
+          what, static_cast<double>(p.done), static_cast<double>(p.total),
+          fmt::format("{} of {} requests, {} in flight, {:.1f} tokens/s", p.done, p.total, p.in_flight, p.tokens_per_second));
     };
   };
   if (!workload.warmup.empty()) {

@@ -45,7 +45,8 @@ void add_workload(CLI::App& c, BenchFlags& f, bool sweep) {
   const auto in = [](CLI::Option* option) { option->group("Workload"); };
   const std::string several = sweep ? "; a list: 1,4,16" : "";
   in(add_one_or_more(c, sweep, "--input-len", f.input_len, int64_t{1}, kMaxLength, "Prompt tokens (default: 256)" + several));
-  in(add_one_or_more(c, sweep, "--output-len", f.output_len, int64_t{1}, kMaxLength, "Tokens to generate (default: 64)" + several));
+  in(add_one_or_more(c, sweep, "--output-len", f.output_len, int64_t{1}, kMaxLength,
+                     "Tokens to generate (default: 64)" + several));
   in(cli::add_whole(c, "--num-prompts", f.num_prompts, 1, kMaxPrompts,
                     "Requests (default: 4 x concurrency, at least 16; 128 in an open loop; all of a trace)"));
   in(add_one_or_more(c, sweep, "--max-concurrency,--concurrency", f.concurrency, int64_t{1}, kMaxConcurrency,
@@ -58,12 +59,13 @@ void add_workload(CLI::App& c, BenchFlags& f, bool sweep) {
   in(add_one_or_more(c, sweep, "--shared-prefix-ratio", f.shared_prefix_ratio, 0.0, 1.0,
                      sweep ? "Part of each prompt that all share (default: 0); a list: 0,0.9"
                            : "Part of each prompt that all share (default: 0)"));
-  in(cli::add_whole(c, "--num-prefixes", f.num_prefixes, 1, kMaxPrompts, "Groups that share, each among itself (default: 1)", "K"));
+  in(cli::add_whole(c, "--num-prefixes", f.num_prefixes, 1, kMaxPrompts, "Groups that share, each among itself (default: 1)",
+                    "K"));
   in(cli::add_real(c, "--length-jitter", f.length_jitter, 0, 1, "Lengths vary by this part, evenly (default: 0)"));
   in(cli::add_whole(c, "--seed", f.seed, 0, INT64_MAX, "Same seed, same requests (default: 0)", "S"));
   in(cli::add_whole(c, "--num-warmups,--warmup", f.warmup, 0, kMaxPrompts, "Requests before it counts (default: 0)"));
-  in(cli::add_real(c, "--duration", f.duration, 1e-3, 1e7, "Seconds, after which what still runs is cancelled (default: no limit)",
-                   "S"));
+  in(cli::add_real(c, "--duration", f.duration, 1e-3, 1e7,
+                   "Seconds, after which what still runs is cancelled (default: no limit)", "S"));
 }
 
 void add_requests(CLI::App& c, BenchFlags& f) {
@@ -89,7 +91,8 @@ void add_output(CLI::App& c, BenchFlags& f, bool sweep) {
     file("--csv", f.csv, "One line per run; -: standard output, without the table");
     file("--svg", f.svg, "Plots: throughput, time to the first token, inter-token time");
     file("--html", f.html, "A page with the plots and the table, which loads nothing");
-    in(c.add_flag("--reuse-engine", f.reuse_engine, "One engine for all runs, each with its own prompts (default: a fresh one each)"));
+    in(c.add_flag("--reuse-engine", f.reuse_engine,
+                  "One engine for all runs, each with its own prompts (default: a fresh one each)"));
   } else {
     file("--json", f.json, "The result as one JSON object; -: standard output, without the table");
     file("--save-requests", f.save_requests, "CSV, one line per request");
@@ -103,7 +106,8 @@ Result<Arrival> choose_arrival(const BenchFlags& f) {
   const auto contradiction = [&](const char* flag, const char* wanted) {
     return Err(Status::InvalidArgument("{} needs --arrival {}, which is {}", flag, wanted, arrival));
   };
-  if (arrival == "trace" && f.trace.empty()) return Err(Status::InvalidArgument("--arrival is trace: give the file with --trace"));
+  if (arrival == "trace" && f.trace.empty())
+    return Err(Status::InvalidArgument("--arrival is trace: give the file with --trace"));
   if (arrival != "trace" && !f.trace.empty()) return contradiction("--trace", "trace");
   if (arrival != "poisson" && f.request_rate.has_value()) return contradiction("--request-rate", "poisson");
   if (arrival != "trace") return arrival == "closed" ? Arrival::kClosed : Arrival::kPoisson;
@@ -136,8 +140,8 @@ Result<std::vector<RunPlan>> BenchFlags::plans() const {
   RunPlan base;
   WorkloadOptions& w = base.workload;
   DI_ASSIGN_OR_RETURN(w.arrival, choose_arrival(*this));
-  if (num_prefixes.value_or(1) > 1 && std::all_of(shared_prefix_ratio.begin(), shared_prefix_ratio.end(),
-                                                  [](double ratio) { return ratio == 0; })) {
+  if (num_prefixes.value_or(1) > 1 &&
+      std::all_of(shared_prefix_ratio.begin(), shared_prefix_ratio.end(), [](double ratio) { return ratio == 0; })) {
     return Err(Status::InvalidArgument("--num-prefixes is {}, but nothing is shared: give --shared-prefix-ratio", *num_prefixes));
   }
   if (!trace.empty()) {

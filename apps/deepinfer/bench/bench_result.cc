@@ -94,8 +94,12 @@ Distribution distribution(std::vector<double> sample) {
   std::sort(sample.begin(), sample.end());
   double sum = 0;
   for (const double x : sample) sum += x;
-  return {static_cast<int64_t>(sample.size()), sum / static_cast<double>(sample.size()), percentile(sample, 0.5),
-          percentile(sample, 0.95),            percentile(sample, 0.99),                 sample.back()};
+  return {static_cast<int64_t>(sample.size()),
+          sum / static_cast<double>(sample.size()),
+          percentile(sample, 0.5),
+          percentile(sample, 0.95),
+          percentile(sample, 0.99),
+          sample.back()};
 }
 
 std::string cpu_name() {

@@ -67,8 +67,8 @@ struct BenchResult {
   int64_t steps = 0;
   double tokens_per_step = 0;  ///< prompt tokens that ran and tokens that were made
   int64_t row_layers = 0, full_row_layers = 0;
-  double work_saved = 0;         ///< 1 - row_layers / full_row_layers
-  double device_idle_share = 0;  ///< of the duration
+  double work_saved = 0;                                                              ///< 1 - row_layers / full_row_layers
+  double device_idle_share = 0;                                                       ///< of the duration
   double plan_mean_us = 0, plan_max_us = 0, publish_mean_us = 0, publish_max_us = 0;  ///< the largest since the engine's start
   double step_mean_us = 0;
   int64_t pages_total = 0, peak_pages_used = 0, pages_cached = 0;

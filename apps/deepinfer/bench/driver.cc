@@ -178,8 +178,8 @@ class Driver {
     }
     if (!options_.progress) return;
     const auto running = static_cast<int64_t>(in_flight_.size());
-    options_.progress({static_cast<int64_t>(next_) - running, static_cast<int64_t>(requests_.size()), running, output_tokens_, now,
-                       rate_ > 0 ? rate_ : static_cast<double>(output_tokens_) / now});
+    options_.progress({static_cast<int64_t>(next_) - running, static_cast<int64_t>(requests_.size()), running, output_tokens_,
+                       now, rate_ > 0 ? rate_ : static_cast<double>(output_tokens_) / now});
   }
 
   RunRecord finish() {
@@ -222,10 +222,7 @@ std::string_view outcome_name(Outcome outcome) {
 }
 
 RequestMeter::RequestMeter(RequestRecord* record, int64_t choices, std::vector<float>* inter_token_times)
-    : record_(record),
-      inter_token_times_(inter_token_times),
-      choices_(static_cast<size_t>(choices)),
-      open_choices_(choices) {}
+    : record_(record), inter_token_times_(inter_token_times), choices_(static_cast<size_t>(choices)), open_choices_(choices) {}
 
 void RequestMeter::add(const Output& output, double now) {
   if (output.index < 0 || output.index >= static_cast<int64_t>(choices_.size())) return;

@@ -75,7 +75,7 @@ struct RunProgress {
 };
 
 struct DriverOptions {
-  int64_t max_in_flight = 0;  ///< 0: any number
+  int64_t max_in_flight = 0;                                  ///< 0: any number
   double duration = std::numeric_limits<double>::infinity();  ///< after it nothing is submitted, and what runs is cancelled
   std::function<bool()> stop;                                 ///< asked about ten times a second; then the same
   std::function<void(const RunProgress&)> progress;           ///< about ten times a second

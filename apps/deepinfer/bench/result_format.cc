@@ -71,7 +71,9 @@ std::string heading(const char* text, char fill) {
   return fill == '=' ? fmt::format("{:=^58}\n", text) : fmt::format("{:-^58}\n", text);
 }
 
-std::string line(const std::string& label, const std::string& value) { return fmt::format("{:<44} {:<12}\n", label + ":", value); }
+std::string line(const std::string& label, const std::string& value) {
+  return fmt::format("{:<44} {:<12}\n", label + ":", value);
+}
 std::string line(const std::string& label, int64_t value) { return line(label, std::to_string(value)); }
 std::string line(const std::string& label, double value, int digits = 2) {
   return line(label, std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "-");
@@ -163,18 +165,11 @@ Json to_json(const BenchResult& r) {
   add_distribution(json, "e2el", r.e2el);
   json["peak_in_flight"] = r.peak_in_flight;
   json["max_submit_delay"] = r.max_submit_delay;
-  json["cache"] = Json{{"cached_tokens", r.cached_tokens},
-                       {"hit_rate", r.cache_hit_rate},
-                       {"replayed_tokens", r.replayed_tokens},
-                       {"row_layers", r.row_layers},
-                       {"full_row_layers", r.full_row_layers},
-                       {"work_saved", r.work_saved},
-                       {"pages_total", r.pages_total},
-                       {"peak_pages_used", r.peak_pages_used},
-                       {"pages_cached", r.pages_cached},
-                       {"evicted_pages", r.evicted_pages},
-                       {"snapshot_hits", r.snapshot_hits},
-                       {"snapshot_misses", r.snapshot_misses}};
+  json["cache"] =
+      Json{{"cached_tokens", r.cached_tokens}, {"hit_rate", r.cache_hit_rate},         {"replayed_tokens", r.replayed_tokens},
+           {"row_layers", r.row_layers},       {"full_row_layers", r.full_row_layers}, {"work_saved", r.work_saved},
+           {"pages_total", r.pages_total},     {"peak_pages_used", r.peak_pages_used}, {"pages_cached", r.pages_cached},
+           {"evicted_pages", r.evicted_pages}, {"snapshot_hits", r.snapshot_hits},     {"snapshot_misses", r.snapshot_misses}};
   json["engine"] = Json{{"steps", r.steps},
                         {"tokens_per_step", r.tokens_per_step},
                         {"step_mean_us", r.step_mean_us},

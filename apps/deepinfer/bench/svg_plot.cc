@@ -49,8 +49,8 @@ struct Axis {
   std::vector<double> ticks;
 
   double at(double value) const {
-    const double part = log2 ? (std::log2(value) - std::log2(low)) / (std::log2(high) - std::log2(low))
-                             : (value - low) / (high - low);
+    const double part =
+        log2 ? (std::log2(value) - std::log2(low)) / (std::log2(high) - std::log2(low)) : (value - low) / (high - low);
     return from + part * (to - from);
   }
 };
@@ -121,22 +121,32 @@ void draw_axes(std::string& out, const Plot& plot, const Axis& x, const Axis& y)
   for (const double tick : y.ticks) {
     const double at = y.at(tick);
     fmt::format_to(to, R"(<line class="grid" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>)", x.from, at, x.to, at);
-    fmt::format_to(to, R"(<text x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)"
-                       "\n", x.from - 8, at + 4, tick_text(tick));
+    fmt::format_to(to,
+                   R"(<text x="{:.1f}" y="{:.1f}" text-anchor="end">{}</text>)"
+                   "\n",
+                   x.from - 8, at + 4, tick_text(tick));
   }
   for (const double tick : x.ticks) {
     const double at = x.at(tick);
     fmt::format_to(to, R"(<line class="axis" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>)", at, y.from, at, y.from + 5);
-    fmt::format_to(to, R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)"
-                       "\n", at, y.from + 18, tick_text(tick));
+    fmt::format_to(to,
+                   R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)"
+                   "\n",
+                   at, y.from + 18, tick_text(tick));
   }
-  fmt::format_to(to, R"(<line class="axis" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>)"
-                     "\n", x.from, y.from, x.to, y.from);
-  fmt::format_to(to, R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)"
-                     "\n", (x.from + x.to) / 2, y.from + 38, xml_escape(plot.x_label));
+  fmt::format_to(to,
+                 R"(<line class="axis" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>)"
+                 "\n",
+                 x.from, y.from, x.to, y.from);
+  fmt::format_to(to,
+                 R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">{}</text>)"
+                 "\n",
+                 (x.from + x.to) / 2, y.from + 38, xml_escape(plot.x_label));
   const double middle = (y.from + y.to) / 2;
-  fmt::format_to(to, R"(<text transform="translate(18 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>)"
-                     "\n", middle, xml_escape(plot.y_label));
+  fmt::format_to(to,
+                 R"svg(<text transform="translate(18 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>)svg"
+                 "\n",
+                 middle, xml_escape(plot.y_label));
 }
 
 void draw_line(std::string& out, const PlotLine& line, const Axis& x, const Axis& y) {
@@ -153,12 +163,16 @@ void draw_line(std::string& out, const PlotLine& line, const Axis& x, const Axis
     pen_down = true;
   }
   if (path.empty()) return;
-  fmt::format_to(to, R"(<path class="line s{}{}" d="{}"/>)"
-                     "\n", color, line.dashed ? " dashed" : "", path);
+  fmt::format_to(to,
+                 R"(<path class="line s{}{}" d="{}"/>)"
+                 "\n",
+                 color, line.dashed ? " dashed" : "", path);
   for (const PlotPoint& p : line.points) {
     if (!finite(p)) continue;
-    fmt::format_to(to, R"(<circle r="3.5" cx="{:.1f}" cy="{:.1f}" class="f{}"><title>{}: {:g}, {:g}</title></circle>)"
-                       "\n", x.at(p.x), y.at(p.y), color, xml_escape(line.label), p.x, p.y);
+    fmt::format_to(to,
+                   R"(<circle r="3.5" cx="{:.1f}" cy="{:.1f}" class="f{}"><title>{}: {:g}, {:g}</title></circle>)"
+                   "\n",
+                   x.at(p.x), y.at(p.y), color, xml_escape(line.label), p.x, p.y);
   }
 }
 
@@ -195,10 +209,12 @@ void draw_legend(std::string& out, const Plot& plot, const Legend& legend, doubl
     const PlotLine& line = plot.lines[i];
     const double x = legend.entries[i].x;
     const double y = top + kLegendRow * (legend.entries[i].row + 0.5);
-    fmt::format_to(to, R"(<path class="line s{}{}" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>)",
-                   line.color % kColors, line.dashed ? " dashed" : "", x, y, x + kLegendSample, y);
-    fmt::format_to(to, R"(<text x="{:.1f}" y="{:.1f}">{}</text>)"
-                       "\n", x + kLegendSample + 8, y + 4, xml_escape(line.label));
+    fmt::format_to(to, R"(<path class="line s{}{}" d="M{:.1f} {:.1f}L{:.1f} {:.1f}"/>)", line.color % kColors,
+                   line.dashed ? " dashed" : "", x, y, x + kLegendSample, y);
+    fmt::format_to(to,
+                   R"(<text x="{:.1f}" y="{:.1f}">{}</text>)"
+                   "\n",
+                   x + kLegendSample + 8, y + 4, xml_escape(line.label));
   }
 }
 
@@ -207,12 +223,16 @@ double height_of(const Legend& legend) { return kPlotHeight + kLegendRow * legen
 void draw_plot(std::string& out, const Plot& plot, const Legend& legend, double top) {
   const Axis x = make_x_axis(plot);
   const Axis y = make_y_axis(plot, top);
-  fmt::format_to(std::back_inserter(out), R"(<text class="title" x="{:.1f}" y="{:.1f}">{}</text>)"
-                                          "\n", kLeft, top + 22, xml_escape(plot.title));
+  fmt::format_to(std::back_inserter(out),
+                 R"(<text class="title" x="{:.1f}" y="{:.1f}">{}</text>)"
+                 "\n",
+                 kLeft, top + 22, xml_escape(plot.title));
   draw_axes(out, plot, x, y);
   if (values_of(plot, [](const PlotPoint& p) { return p.x; }).empty()) {
-    fmt::format_to(std::back_inserter(out), R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">no data</text>)"
-                                            "\n", (x.from + x.to) / 2, (y.from + y.to) / 2);
+    fmt::format_to(std::back_inserter(out),
+                   R"(<text x="{:.1f}" y="{:.1f}" text-anchor="middle">no data</text>)"
+                   "\n",
+                   (x.from + x.to) / 2, (y.from + y.to) / 2);
   }
   for (const PlotLine& line : plot.lines) draw_line(out, line, x, y);
   draw_legend(out, plot, legend, top + kPlotHeight);
@@ -224,6 +244,7 @@ std::vector<double> nice_ticks(double low, double high, int count) {
   if (!(high > low)) return {low};
   const double raw = (high - low) / std::max(count - 1, 1);
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
+  if (!std::isfinite(raw) || !(power > 0)) return {low, high};  // at the ends of what a double holds
   const double part = raw / power;
   const double step = power * (part <= 1.0000001 ? 1 : part <= 2.0000001 ? 2 : part <= 5.0000001 ? 5 : 10);
   const auto first = static_cast<int64_t>(std::floor(low / step + 1e-9));
@@ -287,14 +308,18 @@ std::string render_svg(const std::vector<Plot>& plots, std::string_view id) {
   const std::string name = xml_escape(id);
   std::string out;
   const auto to = std::back_inserter(out);
-  fmt::format_to(to, R"(<svg xmlns="http://www.w3.org/2000/svg" class="di-plot" role="img" viewBox="0 0 {:.0f} {:.0f}" )"
-                     R"(width="{:.0f}" height="{:.0f}" aria-labelledby="{}-title {}-desc">)"
-                     "\n", kWidth, height, kWidth, height, name, name);
+  fmt::format_to(to,
+                 R"(<svg xmlns="http://www.w3.org/2000/svg" class="di-plot" role="img" viewBox="0 0 {:.0f} {:.0f}" )"
+                 R"(width="{:.0f}" height="{:.0f}" aria-labelledby="{}-title {}-desc">)"
+                 "\n",
+                 kWidth, height, kWidth, height, name, name);
   fmt::format_to(to, "<title id=\"{}-title\">{}</title>\n<desc id=\"{}-desc\">{}</desc>\n", name, xml_escape(title), name,
                  xml_escape(description));
   fmt::format_to(to, "<style>{}</style>\n", kStyle);
-  fmt::format_to(to, R"(<rect class="ground" width="{:.0f}" height="{:.0f}"/>)"
-                     "\n", kWidth, height);
+  fmt::format_to(to,
+                 R"(<rect class="ground" width="{:.0f}" height="{:.0f}"/>)"
+                 "\n",
+                 kWidth, height);
   double top = 0;
   for (size_t i = 0; i < plots.size(); ++i) {
     draw_plot(out, plots[i], legends[i], top);

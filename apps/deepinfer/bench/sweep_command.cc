@@ -29,7 +29,8 @@ class SweepOutput {
   }
 
   Status add(BenchResult result) {
-    DI_RETURN_IF_ERROR(json_.write(to_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"));
+    DI_RETURN_IF_ERROR(
+        json_.write(to_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"));
     DI_RETURN_IF_ERROR(csv_.write(sweep_csv_row(result)));
     DI_RETURN_IF_ERROR(table(sweep_row(result)));
     results_.push_back(std::move(result));

@@ -91,7 +91,8 @@ Plot make_plot(const char* title, const char* y_label, const std::vector<BenchRe
     if (known == combinations.end()) {
       combinations.push_back(combination);
       for (const Curve& curve : curves) {
-        const std::string suffix = *curve.suffix == '\0' || combination.empty() ? curve.suffix : fmt::format(", {}", curve.suffix);
+        const std::string suffix =
+            *curve.suffix == '\0' || combination.empty() ? curve.suffix : fmt::format(", {}", curve.suffix);
         plot.lines.push_back({combination + suffix, {}, static_cast<int>(group), curve.dashed});
         if (plot.lines.back().label.empty()) plot.lines.back().label = y_label;
       }
