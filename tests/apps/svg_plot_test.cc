@@ -25,6 +25,8 @@ TEST(NiceTicks, AreRoundAndCover) {
   EXPECT_EQ(nice_ticks(0, 97, 6), (std::vector<double>{0, 20, 40, 60, 80, 100}));
   EXPECT_EQ(nice_ticks(-3, 3, 4), (std::vector<double>{-4, -2, 0, 2, 4}));
   EXPECT_EQ(nice_ticks(5, 5, 6), (std::vector<double>{5}));
+  EXPECT_EQ(nice_ticks(-1e308, 1.7e308, 6).size(), 2u);
+  EXPECT_EQ(nice_ticks(0, 5e-324, 6).size(), 2u);
   for (const double high : {1e-9, 0.003, 0.7, 1.0, 3.3, 12345.0, 9.9e15}) {
     const std::vector<double> ticks = nice_ticks(0, high, 6);
     EXPECT_EQ(ticks.front(), 0) << high;
@@ -75,11 +77,12 @@ TEST(RenderSvg, IsWellFormed) {
 TEST(RenderSvg, EscapesLabels) {
   Plot p = plot({{"a<b>&\"c'\x01", {{1, 1}}}});
   p.title = "</title><script>";
-  p.x_label = "<x>";
+  p.x_label = "<x>\xff\xc3(";
   p.description = "]]>&amp;";
   const std::string svg = render_svg({p}, "a\"b");
   EXPECT_EQ(xml_defect(svg), "") << svg;
   EXPECT_EQ(svg.find("<script"), std::string::npos);
+  EXPECT_EQ(svg.find('\xff'), std::string::npos);
   EXPECT_NE(svg.find("a&lt;b&gt;&amp;&quot;c&#39;\xef\xbf\xbd"), std::string::npos) << svg;
   EXPECT_NE(svg.find("]]&gt;&amp;amp;"), std::string::npos);
 }

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
+
+#include "tokenizer/utf8.h"
 
 namespace deepinfer::bench {
 namespace {
@@ -265,8 +266,9 @@ bool doubles(std::vector<double> values) {
 }
 
 std::string xml_escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
+  std::string valid, out;
+  utf8_append_lossy(text, /*last=*/true, valid);
+  for (const char c : valid) {
     switch (c) {
       case '&':
         out += "&amp;";

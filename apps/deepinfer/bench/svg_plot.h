@@ -31,7 +31,7 @@ std::vector<double> nice_ticks(double low, double high, int count);
 /// Whether x values at least about double from each to the next, so that an axis of logarithms spreads them evenly.
 bool doubles(std::vector<double> values);
 
-/// `text` for XML content and attributes; characters that XML forbids become U+FFFD.
+/// `text` for XML content and attributes; what XML forbids, and what is not UTF-8, becomes U+FFFD.
 std::string xml_escape(std::string_view text);
 
 /// Plots below each other in one SVG document that needs nothing else. `id` makes names unique where several stand in one page.
