@@ -196,6 +196,23 @@ TEST(BenchSweep, WhatCannotFitIsToldBeforeTheFirstRun) {
   EXPECT_EQ(r.out, "");
 }
 
+TEST(BenchCommand, NeedsOneOfTheTwo) {
+  const std::pair<Arguments, const char*> cases[] = {
+      {{"bench"}, "bench: throughput or sweep must follow"}, {{"bench", "fly"}, "fly"}, {{"bench", "--fly"}, "--fly"}};
+  for (const auto& [arguments, named] : cases) {
+    CLI::App app;
+    cli::Command chosen;
+    add_bench_command(app, chosen, testing::fake_factory({}, std::make_shared<FakeLog>()));
+    Arguments reversed(arguments.rbegin(), arguments.rend());
+    try {
+      app.parse(reversed);
+      ADD_FAILURE() << named;
+    } catch (const CLI::ParseError& error) {
+      EXPECT_NE(std::string(error.what()).find(named), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(BenchFlags, ErrorsNameFlagValueAndLimit) {
   const std::string trace = testing::scratch_dir("bench") + "/bad.jsonl";
   std::ofstream(trace) << "{\"arrival\": 0, \"input_len\": 0, \"output_len\": 1}\n";

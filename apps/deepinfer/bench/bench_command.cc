@@ -107,7 +107,11 @@ Result<Measured> measure(Engine& engine, RunPlan plan, const std::string& label,
 
 void add_bench_command(CLI::App& app, cli::Command& chosen, const EngineFactory& factory) {
   CLI::App* bench = app.add_subcommand("bench", "Measure throughput and latency of the engine with made-up requests");
-  bench->require_subcommand(1);
+  // Not by the library's own check, which would hide a name that it does not know.
+  bench->require_subcommand(0, 1);
+  bench->callback([bench] {
+    if (bench->get_subcommands().empty()) throw CLI::ValidationError("bench", "throughput or sweep must follow");
+  });
   bench->footer(
       "Each has its own help: deepinfer bench throughput --help\n\n"
       "Examples:\n"

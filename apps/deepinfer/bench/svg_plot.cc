@@ -17,31 +17,41 @@ constexpr double kLegendRow = 18, kLegendSample = 26, kCharacter = 6.4;
 constexpr int kColors = 8;
 constexpr int kTicks = 6;
 
-// Distinguishable with the usual kinds of colour blindness (Okabe and Ito, darker and lighter versions for the two grounds).
-constexpr const char* kStyle = R"(
-  .di-plot { --ground: #ffffff; --ink: #1c1c1e; --soft: #5c5c63; --grid: #e3e3e8;
-    --c0: #0062a8; --c1: #c24d00; --c2: #00795a; --c3: #a5457f; --c4: #8a6d00; --c5: #1b7fb5; --c6: #b3261e; --c7: #55555c;
-    background: var(--ground); font: 12px system-ui, sans-serif; }
-  @media (prefers-color-scheme: dark) {
-    .di-plot { --ground: #17171a; --ink: #f1f1f4; --soft: #a9a9b2; --grid: #34343a;
-      --c0: #5fb2f2; --c1: #ff9a55; --c2: #3fcf9f; --c3: #e79cc9; --c4: #e5c94b; --c5: #8fd0f5; --c6: #ff8a80; --c7: #b9b9c2; }
-  }
-  .di-plot .ground { fill: var(--ground); }
-  .di-plot text { fill: var(--soft); }
-  .di-plot .title { fill: var(--ink); font-weight: 600; font-size: 14px; }
-  .di-plot .grid { stroke: var(--grid); }
-  .di-plot .axis { stroke: var(--soft); }
-  .di-plot .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-  .di-plot .dashed { stroke-dasharray: 6 4; }
-  .di-plot .s0 { stroke: var(--c0); } .di-plot .f0 { fill: var(--c0); }
-  .di-plot .s1 { stroke: var(--c1); } .di-plot .f1 { fill: var(--c1); }
-  .di-plot .s2 { stroke: var(--c2); } .di-plot .f2 { fill: var(--c2); }
-  .di-plot .s3 { stroke: var(--c3); } .di-plot .f3 { fill: var(--c3); }
-  .di-plot .s4 { stroke: var(--c4); } .di-plot .f4 { fill: var(--c4); }
-  .di-plot .s5 { stroke: var(--c5); } .di-plot .f5 { fill: var(--c5); }
-  .di-plot .s6 { stroke: var(--c6); } .di-plot .f6 { fill: var(--c6); }
-  .di-plot .s7 { stroke: var(--c7); } .di-plot .f7 { fill: var(--c7); }
-)";
+struct Palette {
+  const char *ground, *ink, *soft, *grid;
+  const char* lines[kColors];
+};
+
+// Lines that can be told apart with the usual kinds of colour blindness (after Okabe and Ito), darker and lighter for the
+// grounds.
+constexpr Palette kLight = {"#ffffff",
+                            "#1c1c1e",
+                            "#5c5c63",
+                            "#e3e3e8",
+                            {"#0062a8", "#c24d00", "#00795a", "#a5457f", "#8a6d00", "#1b7fb5", "#b3261e", "#55555c"}};
+constexpr Palette kDark = {"#17171a",
+                           "#f1f1f4",
+                           "#a9a9b2",
+                           "#34343a",
+                           {"#5fb2f2", "#ff9a55", "#3fcf9f", "#e79cc9", "#e5c94b", "#8fd0f5", "#ff8a80", "#b9b9c2"}};
+
+/// Plain rules, no custom properties: programs that are no browsers show the light colors at least.
+std::string color_rules(const Palette& p) {
+  std::string out = fmt::format(
+      ".di-plot .ground {{ fill: {}; }}\n.di-plot text {{ fill: {}; }}\n.di-plot .title {{ fill: {}; }}\n"
+      ".di-plot .grid {{ stroke: {}; }}\n.di-plot .axis {{ stroke: {}; }}\n",
+      p.ground, p.soft, p.ink, p.grid, p.soft);
+  for (int i = 0; i < kColors; ++i)
+    out += fmt::format(".di-plot .s{} {{ stroke: {}; }} .di-plot .f{} {{ fill: {}; }}\n", i, p.lines[i], i, p.lines[i]);
+  return out;
+}
+
+std::string style() {
+  return "\n.di-plot { font: 12px system-ui, sans-serif; }\n.di-plot .title { font-weight: 600; font-size: 14px; }\n"
+         ".di-plot .line { fill: none; stroke-width: 2; stroke-linejoin: round; }\n"
+         ".di-plot .dashed { stroke-dasharray: 6 4; }\n" +
+         color_rules(kLight) + "@media (prefers-color-scheme: dark) {\n" + color_rules(kDark) + "}\n";
+}
 
 struct Axis {
   double low = 0, high = 1;
@@ -317,7 +327,7 @@ std::string render_svg(const std::vector<Plot>& plots, std::string_view id) {
                  kWidth, height, kWidth, height, name, name);
   fmt::format_to(to, "<title id=\"{}-title\">{}</title>\n<desc id=\"{}-desc\">{}</desc>\n", name, xml_escape(title), name,
                  xml_escape(description));
-  fmt::format_to(to, "<style>{}</style>\n", kStyle);
+  fmt::format_to(to, "<style>{}</style>\n", style());
   fmt::format_to(to,
                  R"(<rect class="ground" width="{:.0f}" height="{:.0f}"/>)"
                  "\n",
