@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/build_info.h"
+#include "bench_command.h"
 #include "commands.h"
 #include "ops/ops.h"
 #include "terminal.h"
@@ -32,6 +33,11 @@ std::string version() {
                      make_cpu_backend(&pool)->name(), make_reference_backend(&pool)->name());
 }
 
+/// Engine::Create, once there is one.
+Result<std::unique_ptr<Engine>> create_engine(const EngineOptions&) {
+  return Err(Status::Unimplemented("the engine is not built into this program yet"));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Inference engine for DeepSeek-V4.1-Flash", "deepinfer");
   const auto formatter = std::make_shared<PlainFormatter>();
@@ -45,11 +51,13 @@ int run(int argc, char** argv) {
       "Examples:\n"
       "  deepinfer inspect models/nano\n"
       "  deepinfer generate -m models/nano -p 'Tell me a story about a fox and a lamp.'\n"
-      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8");
+      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8\n"
+      "  deepinfer bench throughput -m models/nano --concurrency 16");
   Command chosen;
   add_generate_command(app, chosen);
   add_inspect_command(app, chosen);
   add_eval_command(app, chosen);
+  bench::add_bench_command(app, chosen, create_engine);
   if (argc > 1 && unknown_command(app, argv[1])) {
     print_error(fmt::format("unknown command or option '{}' (see deepinfer --help)", argv[1]));
     return 1;

@@ -1,0 +1,89 @@
+#include "engine_flags.h"
+
+#include "flag_values.h"
+
+namespace deepinfer::cli {
+namespace {
+
+constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxSequences = int64_t{1} << 16;
+constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxQueued = int64_t{1} << 24;
+constexpr int64_t kMaxMemory = int64_t{1} << 46;  // 64 TiB
+constexpr double kMaxTtl = 1e9;
+
+template <typename T>
+void take(const std::optional<T>& given, T& target) {
+  if (given.has_value()) target = *given;
+}
+
+}  // namespace
+
+void EngineFlags::add_to(CLI::App& c) {
+  const auto in = [](CLI::Option* option, const char* group) { option->group(group); };
+
+  in(c.add_option("-m,--model", model, "Checkpoint folder: config.json, tokenizer.json, safetensors")
+         ->required()
+         ->type_name("DIR"),
+     "Model");
+  in(add_choice(c, "--backend", backend, {"cpu", "reference"}, "cpu, or reference: plain loops, slow"), "Model");
+  in(add_whole(c, "-t,--threads", threads, 1, kMaxThreads, "Threads (default: all that the process may use)"), "Model");
+  in(add_whole(c, "--max-model-len", max_model_len, 1, kMaxTokens,
+               "Prompt and answer together (default: max_position_embeddings)"),
+     "Model");
+
+  const char* const schedule = "Scheduling";
+  in(add_whole(c, "--max-num-seqs", max_num_seqs, 1, kMaxSequences, "Sequences that run at once (default: 256)"), schedule);
+  in(add_whole(c, "--max-num-batched-tokens", max_num_batched_tokens, 1, kMaxTokens,
+               "Rows of one step (default: 512, or --max-num-seqs if that is more)"),
+     schedule);
+  in(add_whole(c, "--max-queued-requests", max_queued_requests, 1, kMaxQueued,
+               "Waiting requests, beyond which new ones are refused (default: 8192)"),
+     schedule);
+  in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
+
+  const char* const cache = "Cache";
+  in(add_size(c, "--kv-cache-memory", kv_cache_memory, 1, kMaxMemory,
+              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB)"),
+     cache);
+  in(c.add_flag("--no-enable-prefix-caching", no_enable_prefix_caching, "Share nothing between requests"), cache);
+  in(add_real(c, "--cache-ttl-chat", cache_ttl_chat, 0, kMaxTtl, "Seconds that unused pages of chats stay (default: 600)", "S"),
+     cache);
+  in(add_real(c, "--cache-ttl-agent", cache_ttl_agent, 0, kMaxTtl, "The same for agents (default: 3600)", "S"), cache);
+  in(add_size(c, "--window-snapshot-memory", window_snapshot_memory, 0, kMaxMemory,
+              "Memory of window snapshots; 0: every hit is replayed (default: 256MiB)"),
+     cache);
+  in(add_real(c, "--window-snapshot-ttl", window_snapshot_ttl, 0, kMaxTtl, "Seconds that snapshots stay (default: 300)", "S"),
+     cache);
+  in(add_choice(c, "--replay", replay, {"bounded", "exact"}, "bounded, or exact: bitwise as if nothing were cached"), cache);
+  in(add_choice(c, "--decoder-replay", decoder_replay, {"compact", "off"},
+                "compact: decoder layers run for the end of the prompt only; or off"),
+     cache);
+  in(add_whole(c, "--decoder-keep-tokens", decoder_keep_tokens, 1, kMaxTokens,
+               "That end, in tokens (default: the window and two draft blocks)"),
+     cache);
+}
+
+EngineOptions EngineFlags::to_options(EngineOptions base) const {
+  EngineOptions o = std::move(base);
+  o.model = model;
+  take(backend, o.backend);
+  take(threads, o.threads);
+  take(max_num_seqs, o.max_num_seqs);
+  take(max_num_batched_tokens, o.max_num_batched_tokens);
+  take(max_model_len, o.max_model_len);
+  take(kv_cache_memory, o.kv_cache_memory);
+  if (no_enable_prefix_caching) o.enable_prefix_caching = false;
+  take(cache_ttl_chat, o.cache_ttl_chat);
+  take(cache_ttl_agent, o.cache_ttl_agent);
+  take(window_snapshot_memory, o.window_snapshot_memory);
+  take(window_snapshot_ttl, o.window_snapshot_ttl);
+  if (replay.has_value()) o.replay = parse_replay_mode(*replay).value_or(o.replay);
+  if (decoder_replay.has_value()) o.decoder_replay = parse_decoder_replay(*decoder_replay).value_or(o.decoder_replay);
+  take(decoder_keep_tokens, o.decoder_keep_tokens);
+  if (no_async) o.async_scheduling = false;
+  take(max_queued_requests, o.max_queued_requests);
+  return o;
+}
+
+}  // namespace deepinfer::cli

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "deepinfer/options.h"
+
+namespace deepinfer::cli {
+
+/// Flags that every command with an engine shares. What is not given stays as it is in the base.
+struct EngineFlags {
+  std::string model;
+  std::optional<std::string> backend;
+  std::optional<int> threads;
+  std::optional<int64_t> max_num_seqs;
+  std::optional<int64_t> max_num_batched_tokens;
+  std::optional<int64_t> max_model_len;
+  std::optional<int64_t> kv_cache_memory;
+  bool no_enable_prefix_caching = false;
+  std::optional<double> cache_ttl_chat;
+  std::optional<double> cache_ttl_agent;
+  std::optional<int64_t> window_snapshot_memory;
+  std::optional<double> window_snapshot_ttl;
+  std::optional<std::string> replay;
+  std::optional<std::string> decoder_replay;
+  std::optional<int64_t> decoder_keep_tokens;
+  bool no_async = false;
+  std::optional<int64_t> max_queued_requests;
+
+  /// The flags keep references to this object.
+  void add_to(CLI::App& command);
+  /// The flags over `base`, which is where the environment's settings belong. Every value was checked when it was parsed.
+  EngineOptions to_options(EngineOptions base = {}) const;
+};
+
+}  // namespace deepinfer::cli

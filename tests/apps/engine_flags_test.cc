@@ -1,0 +1,111 @@
+#include "engine_flags.h"
+
+#include <gtest/gtest.h>
+
+namespace deepinfer::cli {
+namespace {
+
+EngineOptions parse(std::vector<std::string> arguments, EngineOptions base = {}) {
+  CLI::App app;
+  EngineFlags flags;
+  flags.add_to(app);
+  arguments.insert(arguments.begin(), {"-m", "models/x"});
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  return flags.to_options(std::move(base));
+}
+
+TEST(EngineFlags, WhatIsNotGivenStays) {
+  EngineOptions base;
+  base.max_num_seqs = 7;
+  base.replay = ReplayMode::kExact;
+  base.async_scheduling = false;
+  base.enable_prefix_caching = false;
+  const EngineOptions o = parse({}, base);
+  EXPECT_EQ(o.model, "models/x");
+  EXPECT_EQ(o.max_num_seqs, 7);
+  EXPECT_EQ(o.replay, ReplayMode::kExact);
+  EXPECT_FALSE(o.async_scheduling);
+  EXPECT_FALSE(o.enable_prefix_caching);
+  EXPECT_EQ(o.backend, "cpu");
+  EXPECT_EQ(o.threads, 0);
+}
+
+TEST(EngineFlags, EveryFlagArrives) {
+  const EngineOptions o = parse({"--backend",
+                                 "reference",
+                                 "--threads",
+                                 "3",
+                                 "--max-num-seqs",
+                                 "4",
+                                 "--max-num-batched-tokens",
+                                 "64",
+                                 "--max-model-len",
+                                 "2048",
+                                 "--kv-cache-memory",
+                                 "512MiB",
+                                 "--no-enable-prefix-caching",
+                                 "--cache-ttl-chat",
+                                 "1.5",
+                                 "--cache-ttl-agent",
+                                 "20",
+                                 "--window-snapshot-memory",
+                                 "0",
+                                 "--window-snapshot-ttl",
+                                 "3",
+                                 "--replay",
+                                 "exact",
+                                 "--decoder-replay",
+                                 "off",
+                                 "--decoder-keep-tokens",
+                                 "99",
+                                 "--no-async",
+                                 "--max-queued-requests",
+                                 "12"});
+  EXPECT_EQ(o.backend, "reference");
+  EXPECT_EQ(o.threads, 3);
+  EXPECT_EQ(o.max_num_seqs, 4);
+  EXPECT_EQ(o.max_num_batched_tokens, 64);
+  EXPECT_EQ(o.max_model_len, 2048);
+  EXPECT_EQ(o.kv_cache_memory, int64_t{512} << 20);
+  EXPECT_FALSE(o.enable_prefix_caching);
+  EXPECT_EQ(o.cache_ttl_chat, 1.5);
+  EXPECT_EQ(o.cache_ttl_agent, 20);
+  EXPECT_EQ(o.window_snapshot_memory, 0);
+  EXPECT_EQ(o.window_snapshot_ttl, 3);
+  EXPECT_EQ(o.replay, ReplayMode::kExact);
+  EXPECT_EQ(o.decoder_replay, DecoderReplay::kOff);
+  EXPECT_EQ(o.decoder_keep_tokens, 99);
+  EXPECT_FALSE(o.async_scheduling);
+  EXPECT_EQ(o.max_queued_requests, 12);
+}
+
+TEST(EngineFlags, RangesNameTheFlag) {
+  const std::pair<const char*, const char*> bad[] = {{"--backend", "tpu"},
+                                                     {"--threads", "0"},
+                                                     {"--max-num-seqs", "0"},
+                                                     {"--max-num-batched-tokens", "0"},
+                                                     {"--max-model-len", "0"},
+                                                     {"--kv-cache-memory", "0"},
+                                                     {"--kv-cache-memory", "4XB"},
+                                                     {"--cache-ttl-chat", "-1"},
+                                                     {"--cache-ttl-agent", "nan"},
+                                                     {"--window-snapshot-ttl", "inf"},
+                                                     {"--replay", "some"},
+                                                     {"--decoder-replay", "on"},
+                                                     {"--decoder-keep-tokens", "0"},
+                                                     {"--max-queued-requests", "0"},
+                                                     {"--window-snapshot-memory", "x"}};
+  for (const auto& [flag, value] : bad) {
+    try {
+      parse({flag, value});
+      ADD_FAILURE() << flag << " " << value;
+    } catch (const CLI::ParseError& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(std::string(flag) + ": is ")) << error.what();
+      EXPECT_NE(std::string(error.what()).find(value), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer::cli
