@@ -143,12 +143,12 @@ std::string StepPlan::to_string() const {
   std::string text;
   const auto out = std::back_inserter(text);
   for (size_t i = 0; i < preempt.size(); ++i) fmt::format_to(out, "{}{}", i == 0 ? "preempt " : ",", preempt[i]);
-  if (!preempt.empty()) text += rows.empty() ? "" : "; ";
+  if (!preempt.empty() && !rows.empty()) text += "; ";
   for (size_t i = 0; i < rows.size(); ++i) {
     const PlannedRows& r = rows[i];
     fmt::format_to(out, "{}{}{}[{}+{}]", i == 0 ? "" : " ", r.admitted ? "+" : "", r.id, r.first, r.count);
   }
-  if (starved > 0) fmt::format_to(out, " starved {}", starved);
+  if (starved > 0) fmt::format_to(out, "{}starved {}", text.empty() ? "" : "; ", starved);
   return text;
 }
 
