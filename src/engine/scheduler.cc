@@ -79,7 +79,7 @@ class Planner {
       if (later_ + available_ >= need) return false;  // enough is on its way
       const RunningView& s = view_.running[v];
       // The last one standing keeps what it has: with nothing to wait for, giving up would not help it.
-      if (v == i && plan_.rows.empty() && plan_.preempt.empty()) return false;
+      if (v == i && plan_.rows.empty()) return false;
       gone_[v] = 1;
       plan_.preempt.push_back(s.id);
       (s.in_flight ? later_ : available_) += s.releasable;
