@@ -100,6 +100,10 @@ Result<std::shared_ptr<ActiveRequest>> check_request(Request request, const Requ
   auto& stops = request.sampling.stop_token_ids;
   const auto eos = static_cast<int32_t>(limits.eos_token_id);
   if (!request.ignore_eos && std::find(stops.begin(), stops.end(), eos) == stops.end()) stops.push_back(eos);
+  if (stops.size() > kMaxStopTokenIds) {
+    return Err(Status::OutOfRange("stop_token_ids has {} entries, EOS among them, at most {} are allowed", stops.size(),
+                                  kMaxStopTokenIds));
+  }
   active->request = std::move(request);
   return active;
 }

@@ -93,7 +93,11 @@ RequestId RequestHandle::id() const { return stream_->id(); }
 std::optional<Output> RequestHandle::next() { return stream_->wait(std::nullopt); }
 std::optional<Output> RequestHandle::poll() { return stream_->poll(); }
 std::optional<Output> RequestHandle::next_for(std::chrono::nanoseconds timeout) {
-  return stream_->wait(std::chrono::steady_clock::now() + timeout);
+  using Time = std::chrono::steady_clock::time_point;
+  const Time now = std::chrono::steady_clock::now();
+  // Longer than the clock goes: for ever.
+  if (timeout > Time::max() - now) return stream_->wait(std::nullopt);
+  return stream_->wait(now + timeout);
 }
 bool RequestHandle::finished() const { return stream_->finished(); }
 void RequestHandle::cancel() { stream_->cancel(); }

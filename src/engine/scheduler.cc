@@ -79,7 +79,7 @@ class Planner {
       if (later_ + available_ >= need) return false;  // enough is on its way
       const RunningView& s = view_.running[v];
       // The last one standing keeps what it has: with nothing to wait for, giving up would not help it.
-      if (v == i && plan_.rows.empty() && plan_.preempt.empty()) return false;
+      if (v == i && plan_.rows.empty()) return false;
       gone_[v] = 1;
       plan_.preempt.push_back(s.id);
       (s.in_flight ? later_ : available_) += s.releasable;
@@ -143,12 +143,12 @@ std::string StepPlan::to_string() const {
   std::string text;
   const auto out = std::back_inserter(text);
   for (size_t i = 0; i < preempt.size(); ++i) fmt::format_to(out, "{}{}", i == 0 ? "preempt " : ",", preempt[i]);
-  if (!preempt.empty()) text += rows.empty() ? "" : "; ";
+  if (!preempt.empty() && !rows.empty()) text += "; ";
   for (size_t i = 0; i < rows.size(); ++i) {
     const PlannedRows& r = rows[i];
     fmt::format_to(out, "{}{}{}[{}+{}]", i == 0 ? "" : " ", r.admitted ? "+" : "", r.id, r.first, r.count);
   }
-  if (starved > 0) fmt::format_to(out, " starved {}", starved);
+  if (starved > 0) fmt::format_to(out, "{}starved {}", text.empty() ? "" : "; ", starved);
   return text;
 }
 

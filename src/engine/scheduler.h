@@ -80,8 +80,9 @@ struct StepPlan {
 };
 
 /// Decodes first, then prompts under way in the order of service, then newcomers as long as rows, places and pages last. When
-/// pages run out, the running sequence that is due last gives its pages up. A newcomer is admitted when everything it is known
-/// to need fits beside what the running prompts still need, and never past one that waits longer.
+/// pages run out, the running sequence that is due last of those without rows in this step gives its pages up. A newcomer is
+/// admitted when everything it is known to need fits beside what the running prompts still need, and never past one that waits
+/// longer.
 StepPlan plan_step(const SchedulerView& view, const SchedulerLimits& limits);
 
 /// The same into an existing plan, whose memory is used again.
