@@ -33,11 +33,6 @@ std::string version() {
                      make_cpu_backend(&pool)->name(), make_reference_backend(&pool)->name());
 }
 
-/// Engine::Create, once there is one.
-Result<std::unique_ptr<Engine>> create_engine(const EngineOptions&) {
-  return Err(Status::Unimplemented("the engine is not built into this program yet"));
-}
-
 int run(int argc, char** argv) {
   CLI::App app("Inference engine for DeepSeek-V4.1-Flash", "deepinfer");
   const auto formatter = std::make_shared<PlainFormatter>();
@@ -57,7 +52,7 @@ int run(int argc, char** argv) {
   add_generate_command(app, chosen);
   add_inspect_command(app, chosen);
   add_eval_command(app, chosen);
-  bench::add_bench_command(app, chosen, create_engine);
+  bench::add_bench_command(app, chosen, &Engine::Create);
   if (argc > 1 && unknown_command(app, argv[1])) {
     print_error(fmt::format("unknown command or option '{}' (see deepinfer --help)", argv[1]));
     return 1;

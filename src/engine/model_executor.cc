@@ -70,19 +70,15 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
     result.status = begin(command, rows);
     if (!result.status.ok()) return;
   }
-  const auto output = forward(command);
+  for (const StepRows& rows : command.rows) {
+    if (rows.save_at >= 0) result.windows.push_back(std::make_shared<CachedWindow>());
+  }
+  const auto output = forward(command, result);
   if (!output) {
     result.status = output.error();
     return;
   }
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
-  for (const StepRows& rows : command.rows) {
-    if (rows.save_at < 0) continue;
-    result.windows.push_back(nullptr);
-    if (rows.save_at != rows.first + rows.count) continue;
-    result.windows.back() = std::make_shared<CachedWindow>();
-    state(rows.place).save_window(result.windows.back()->window);
-  }
   prompt_logprobs(command, *output, result);
   draw(command, *output, result);
   for (const StepRows& rows : command.rows) {
@@ -111,15 +107,17 @@ Status ModelExecutor::begin(const StepCommand& command, const StepRows& rows) {
   return plan.decoder_start > 0 ? s.set_decoder_start(plan.decoder_start) : Status::Ok();
 }
 
-Result<StepOutput> ModelExecutor::forward(const StepCommand& command) {
+Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const StepResult& result) {
   tokens_.assign(command.tokens.begin(), command.tokens.end());
   sequences_.clear();
   logit_rows_.clear();
   draw_logits_.clear();
   prompt_logits_.clear();
   int64_t row = 0;
+  size_t window = 0;
   for (const StepRows& rows : command.rows) {
-    sequences_.push_back({&state(rows.place), rows.count});
+    WindowSnapshot* save = rows.save_at >= 0 ? &result.windows[window++]->window : nullptr;
+    sequences_.push_back({&state(rows.place), rows.count, save, rows.save_at});
     for (int64_t i = row; i < row + rows.count; ++i) {
       int32_t& token = tokens_[static_cast<size_t>(i)];
       if (token == kLastSampled) token = rows.device->last;

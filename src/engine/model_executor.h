@@ -34,7 +34,7 @@ class ModelExecutor final : public Executor {
   void run(const StepCommand& command, StepResult& result);
   Status begin(const StepCommand& command, const StepRows& rows);
   Status run_forks(const StepCommand& command, const StepRows& rows);
-  Result<StepOutput> forward(const StepCommand& command);
+  Result<StepOutput> forward(const StepCommand& command, const StepResult& result);
   void draw(const StepCommand& command, const StepOutput& output, StepResult& result);
   void prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result);
   SequenceState& state(int32_t place);

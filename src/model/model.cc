@@ -81,6 +81,10 @@ Status Model::check(const StepBatch& batch) const {
       return Status::OutOfRange("step: sequence {} would reach {} positions, max_position_embeddings is {}", i,
                                 s.state->length() + s.count, config_.max_position_embeddings);
     }
+    if (s.save != nullptr && (s.save_at <= s.state->length() || s.save_at > s.state->length() + s.count || s.save_at % 2 != 0)) {
+      return Status::InvalidArgument("step: sequence {} goes from {} to {}, a snapshot at {} is not an even position in it", i,
+                                     s.state->length(), s.state->length() + s.count, s.save_at);
+    }
     counted += s.count;
   }
   if (counted != rows) return Status::InvalidArgument("step: {} tokens for {} sequence rows", rows, counted);
@@ -173,8 +177,10 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   b.spans.clear();
   int64_t row = 0;
   for (const StepSequence& s : batch.sequences) {
-    const StepSpan span{.state = s.state, .start = s.state->length(), .count = s.count, .first_row = row, .input_row = row};
+    const StepSpan span{.state = s.state, .start = s.state->length(), .count = s.count, .first_row = row, .input_row = row,
+                        .save = s.save, .save_at = s.save_at};
     b.spans.push_back(span);
+    if (s.save != nullptr) s.state->begin_save(s.save_at, *s.save);
     std::vector<int32_t>& history = s.state->history();
     for (int64_t position = span.start; position < span.end(); ++position, ++row) {
       b.positions.push_back(position);

@@ -20,6 +20,10 @@ namespace deepinfer {
 struct StepSequence {
   SequenceState* state = nullptr;
   int64_t count = 0;
+  /// A window snapshot at position `save_at`, even, inside the new tokens or at their end: as if the step had ended there.
+  /// nullptr: none.
+  WindowSnapshot* save = nullptr;
+  int64_t save_at = 0;
 };
 
 /// One forward pass: rows of all sequences one after the other, in the order of `sequences`.

@@ -111,6 +111,10 @@ class SequenceState {
   /// What a state with the same pages needs to go on from here; reuses the memory of `snapshot`. Taken while a prefix is still
   /// replayed (length below the write floor) it does not bring the floor back, so take it later.
   void save_window(WindowSnapshot& snapshot) const;
+  /// The same for a later, even position that the step under way passes: the head of the snapshot, then each layer's rows in
+  /// order. `fresh`: packed rows of the positions from `fresh_start` on, which are not in the ring yet.
+  void begin_save(int64_t position, WindowSnapshot& snapshot) const;
+  void save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
   /// changed.
   Status restore_window(const WindowSnapshot& snapshot, std::span<const int32_t> history);

@@ -17,6 +17,8 @@ struct StepSpan {
   int64_t count = 0;
   int64_t first_row = 0;  ///< in the step's buffers
   int64_t input_row = 0;  ///< in the batch
+  WindowSnapshot* save = nullptr;  ///< takes the window as it is before position save_at
+  int64_t save_at = 0;
 
   int64_t end() const { return start + count; }
   /// Groups of the compressor that end in the span and are the sequence's own to write: by their last token (spec §8.2).

@@ -11,30 +11,36 @@ int64_t SequenceState::snapshot_rows(int64_t length, int64_t start) const {
   return std::min(length - start, window_ - 1);  // what position `length` reads; later ones read less of it
 }
 
-void SequenceState::save_window(WindowSnapshot& snapshot) const {
-  snapshot.length = length_;
+void SequenceState::begin_save(int64_t position, WindowSnapshot& snapshot) const {
+  snapshot.length = position;
   snapshot.encoder_window_start = encoder_window_start_;
-  snapshot.decoder_window_start = decoder_rows_from_;
+  snapshot.decoder_window_start = decoder_start_ > length_ ? std::min(decoder_start_, position) : decoder_rows_from_;
   snapshot.layers = layers_;
   snapshot.first_decoder_layer = first_decoder_layer_;
   snapshot.window = window_;
   snapshot.row_bytes = window_row_bytes_;
   snapshot.tail_bytes = tail_bytes();
-  std::vector<uint8_t>& data = snapshot.data;
-  data.clear();
-  for (int64_t layer = 0; layer < layers_; ++layer) {
-    const int64_t start = layer < first_decoder_layer_ ? encoder_window_start_ : decoder_rows_from_;
-    const uint8_t* ring = windows_.data() + layer * window_capacity_ * window_row_bytes_;
-    for (int64_t p = length_ - snapshot_rows(length_, start); p < length_; ++p) {
-      const uint8_t* row = ring + p % window_capacity_ * window_row_bytes_;
-      data.insert(data.end(), row, row + window_row_bytes_);
-    }
-  }
+  snapshot.data.clear();
+  snapshot.data.reserve(static_cast<size_t>(layers_ * (window_ - 1) * window_row_bytes_ + tail_bytes()));
+}
+
+void SequenceState::save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const {
+  const int64_t start = layer < first_decoder_layer_ ? snapshot.encoder_window_start : snapshot.decoder_window_start;
+  const WindowRows rows{windows_.data() + layer * window_capacity_ * window_row_bytes_, window_capacity_, fresh, fresh_start,
+                        window_row_bytes_};
+  for (int64_t p = snapshot.length - snapshot_rows(snapshot.length, start); p < snapshot.length; ++p)
+    snapshot.data.insert(snapshot.data.end(), rows.row(p), rows.row(p) + window_row_bytes_);
+}
+
+void SequenceState::save_window(WindowSnapshot& snapshot) const {
+  begin_save(length_, snapshot);
+  snapshot.decoder_window_start = decoder_rows_from_;
+  for (int64_t layer = 0; layer < layers_; ++layer) save_layer(layer, nullptr, length_, snapshot);
   if (length_ % 2 == 0) return;
   for (size_t s = 0; s < layout_->sources.size(); ++s) {
     if (layout_->sources[s].ratio != 2) continue;
     const auto* pair = reinterpret_cast<const uint8_t*>(tails_.data() + tail_at(static_cast<int64_t>(s), length_ - 1));
-    data.insert(data.end(), pair, pair + 2 * head_dim_ * static_cast<int64_t>(sizeof(float)));
+    snapshot.data.insert(snapshot.data.end(), pair, pair + 2 * head_dim_ * static_cast<int64_t>(sizeof(float)));
   }
 }
 
