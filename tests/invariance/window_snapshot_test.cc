@@ -26,6 +26,48 @@ class Snapshots : public ::testing::TestWithParam<Setting> {
   Subject subject_{GetParam(), 2};
 };
 
+// A snapshot at a position that a step passes is the one that a step ending there leaves.
+TEST_P(Snapshots, InTheMiddleOfAStep) {
+  Random random(77);
+  const int64_t window = subject_.config().sliding_window;
+  for (int round = 0; round < (nano() ? 12 : 40); ++round) {
+    const int64_t start = random.between(0, 3 * window);
+    const int64_t at = (start + random.between(1, 3 * window) + 1) / 2 * 2;
+    const int64_t end = at + random.between(0, 3 * window);
+    const int64_t d = random.below(2) == 0 ? 0 : random.between(start, end);
+    SCOPED_TRACE(fmt::format("from {} to {}, snapshot at {}, decoder_start {}", start, end, at, d));
+    const auto tokens = subject_.tokens(end, random.bits());
+    const auto part = [&](int64_t first, int64_t last) { return std::vector<int32_t>(tokens.begin() + first, tokens.begin() + last); };
+    Track stops(subject_), passes(subject_);
+    for (Track* t : {&stops, &passes}) {
+      t->set_decoder_start(d);
+      if (start > 0) {
+        ASSERT_NO_FATAL_FAILURE(run_step(subject_, {{t, part(0, start)}}, 50));
+      }
+    }
+    ASSERT_NO_FATAL_FAILURE(run_step(subject_, {{&stops, part(start, at)}}, 50));
+    WindowSnapshot want, got;
+    stops.state->save_window(want);
+    const auto rest = part(start, end);
+    const StepSequence sequence{passes.state.get(), end - start, &got, at};
+    StepBatch batch;
+    batch.tokens = rest;
+    batch.sequences = {&sequence, 1};
+    const auto out = subject_.model().forward(batch);
+    ASSERT_TRUE(out.has_value()) << out.error().message();
+    EXPECT_EQ(got.length, want.length);
+    EXPECT_EQ(got.encoder_window_start, want.encoder_window_start);
+    EXPECT_EQ(got.decoder_window_start, want.decoder_window_start);
+    ASSERT_EQ(got.data, want.data);
+    const StepSequence odd{passes.state.get(), 4, &got, end + 1 + end % 2 * 5};
+    batch.tokens = std::span(rest).first(std::min<size_t>(4, rest.size()));
+    batch.sequences = {&odd, 1};
+    if (rest.size() >= 4) {
+      EXPECT_FALSE(subject_.model().forward(batch).has_value());
+    }
+  }
+}
+
 // At every length that a run with chunks, decoding and rollback comes by, with the decoder starting before, at and after it.
 TEST_P(Snapshots, GoOnAsTheOriginal) {
   const int64_t n = nano() ? 90 : 150;
