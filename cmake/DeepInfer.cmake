@@ -30,5 +30,8 @@ function(deepinfer_test NAME)
   add_executable(${NAME} ${ARG_SOURCES})
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} deepinfer_testing GTest::gtest_main)
-  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 900)
+  # gtest_discover_tests takes one value a property, a list would be cut apart: labels become one, "invariance slow", which
+  # -L and -LE find by either word.
+  string(REPLACE ";" " " labels "${ARG_LABELS}")
+  gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900 LABELS "${labels}")
 endfunction()

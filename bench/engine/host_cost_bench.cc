@@ -45,7 +45,10 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   const auto tokenizer = must(Tokenizer::Load(std::string(DEEPINFER_SOURCE_DIR) + "/models/nano/tokenizer.json"));
-  FakeExecutor device({.seconds_per_step = 0, .token = [](uint64_t s, int64_t p) { return static_cast<int32_t>(300 + (s * 31 + static_cast<uint64_t>(p) * 17) % 3000); }, .failing_step = -1});
+  FakeExecutor device(
+      {.seconds_per_step = 0,
+       .token = [](uint64_t s, int64_t p) { return static_cast<int32_t>(300 + (s * 31 + static_cast<uint64_t>(p) * 17) % 3000); },
+       .failing_step = -1});
   const int64_t pages = sequences * ((prompt + output) / 128 + 2);
   auto cache = must(KvCache::Create(must(PagePool::Create(64, 64 * pages)), KvCacheOptions{}));
   WindowSnapshotPool<CachedWindow> windows(0, 0);
@@ -105,12 +108,13 @@ int main(int argc, char** argv) {
     while (static_cast<int64_t>(handles.size()) < sequences) submit();
   }
   const EngineStats end = core.stats();
-  const BenchConditions conditions = {{"sequences", std::to_string(sequences)},
-                                      {"steps", std::to_string(steps)},
-                                      {"prompt", std::to_string(prompt)},
-                                      {"output", std::to_string(output)},
-                                      {"text", text ? "yes" : "no"},
-                                      {"tokens_per_step", std::to_string((end.generation_tokens - start.generation_tokens) / steps)}};
+  const BenchConditions conditions = {
+      {"sequences", std::to_string(sequences)},
+      {"steps", std::to_string(steps)},
+      {"prompt", std::to_string(prompt)},
+      {"output", std::to_string(output)},
+      {"text", text ? "yes" : "no"},
+      {"tokens_per_step", std::to_string((end.generation_tokens - start.generation_tokens) / steps)}};
   const auto print = [&](const char* name, const std::vector<double>& values) {
     for (const auto& [label, p] : {std::pair{"p50", 0.5}, {"p99", 0.99}})
       print_bench_line(stdout, fmt::format("{}_{}", name, label), percentile(values, p) * 1e6, "us", std::nullopt, conditions);

@@ -39,7 +39,8 @@ void FakeExecutor::wait() {
       if (draw.logprobs >= 0) result.logprobs.emplace_back();
     }
     if (rows.prompt_logprobs >= 0)
-      result.prompt_logprobs.resize(result.prompt_logprobs.size() + static_cast<size_t>(rows.count - (rows.next_token < 0 ? 1 : 0)));
+      result.prompt_logprobs.resize(result.prompt_logprobs.size() +
+                                    static_cast<size_t>(rows.count - (rows.next_token < 0 ? 1 : 0)));
     if (rows.save_at >= 0) result.windows.push_back(nullptr);
   }
 }

@@ -198,8 +198,7 @@ void Model::commit_window(Step& step, int64_t layer) {
   for (const StepSpan& span : step.b->spans) {
     SequenceState& state = *span.state;
     // Before the ring forgets what the snapshot still reads.
-    if (span.save != nullptr)
-      state.save_layer(layer, step.b->window_kv.data() + span.first_row * bytes, span.start, *span.save);
+    if (span.save != nullptr) state.save_layer(layer, step.b->window_kv.data() + span.first_row * bytes, span.start, *span.save);
     uint8_t* ring = state.window_ring(layer);
     for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p) {
       std::memcpy(ring + p % state.window_capacity() * bytes,

@@ -177,8 +177,13 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   b.spans.clear();
   int64_t row = 0;
   for (const StepSequence& s : batch.sequences) {
-    const StepSpan span{.state = s.state, .start = s.state->length(), .count = s.count, .first_row = row, .input_row = row,
-                        .save = s.save, .save_at = s.save_at};
+    const StepSpan span{.state = s.state,
+                        .start = s.state->length(),
+                        .count = s.count,
+                        .first_row = row,
+                        .input_row = row,
+                        .save = s.save,
+                        .save_at = s.save_at};
     b.spans.push_back(span);
     if (s.save != nullptr) s.state->begin_save(s.save_at, *s.save);
     std::vector<int32_t>& history = s.state->history();

@@ -18,8 +18,7 @@ LoadedModel& nano_model(int threads) {
   return models.emplace(threads, *std::move(loaded)).first->second;
 }
 
-CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor)
-    : setup_(setup), windows_(setup.snapshot_bytes, 300) {
+CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(setup), windows_(setup.snapshot_bytes, 300) {
   LoadedModel& nano = nano_model(setup.threads);
   const ModelConfig& config = nano.config();
   const int64_t page_bytes = nano.model->page_layout().page_bytes;
@@ -65,7 +64,8 @@ Result<RequestId> CoreHarness::try_submit(Request request) {
   DI_ASSIGN_OR_RETURN(const std::shared_ptr<ActiveRequest> active, check_request(std::move(request), limits_));
   const RequestId id = next_id_++;
   active->id = id;
-  active->stream = std::make_shared<RequestStream>(id, active->request.n, [this](RequestId r) { core_->end(r, FinishReason::kCancelled); });
+  active->stream =
+      std::make_shared<RequestStream>(id, active->request.n, [this](RequestId r) { core_->end(r, FinishReason::kCancelled); });
   if (active->request.deadline.has_value()) active->deadline = now + *active->request.deadline;
   handles_.emplace(id, RequestHandle(active->stream));
   answers_[id].resize(static_cast<size_t>(active->request.n));
@@ -179,7 +179,8 @@ void expect_same(const Answer& got, const Answer& want, const std::string& what)
   ASSERT_EQ(got.stop_reason, want.stop_reason) << what;
   ASSERT_EQ(got.prompt_logprobs.size(), want.prompt_logprobs.size()) << what;
   for (size_t i = 0; i < got.prompt_logprobs.size(); ++i) {
-    expect_same_logprobs(got.prompt_logprobs[i], want.prompt_logprobs[i], what + ", log-probs of prompt token " + std::to_string(i + 1));
+    expect_same_logprobs(got.prompt_logprobs[i], want.prompt_logprobs[i],
+                         what + ", log-probs of prompt token " + std::to_string(i + 1));
     if (::testing::Test::HasFatalFailure()) return;
   }
 }

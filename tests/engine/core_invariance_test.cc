@@ -44,6 +44,7 @@ TEST(CoreInvariance, Chunks) {
 // (4) cold or after a hit, at every boundary; exact mode. CASES 10, 14.
 TEST(CoreInvariance, ExactHits) {
   const std::vector<int32_t> base = random_prompt(1300, 7);
+  std::map<int64_t, Answer> want;
   for (const bool snapshots : {true, false}) {
     CoreSetup setup;
     if (!snapshots) setup.snapshot_bytes = 0;
@@ -59,7 +60,8 @@ TEST(CoreInvariance, ExactHits) {
       h.run();
       const Answer& got = h.answers(id)[0];
       EXPECT_EQ(got.usage.cached_tokens, shared / 128 * 128);
-      expect_same(got, run_alone(request)[0], fmt::format("{} shared", shared));
+      if (!want.contains(shared)) want[shared] = run_alone(request)[0];
+      expect_same(got, want[shared], fmt::format("{} shared", shared));
     }
   }
 }
@@ -110,7 +112,8 @@ TEST(CoreInvariance, ArrivalOrder) {
   Random random(1);
   for (int round = 0; round < 4; ++round) {
     std::vector<size_t> order{0, 1, 2, 3, 4, 5};
-    for (size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
+    for (size_t i = order.size() - 1; i > 0; --i)
+      std::swap(order[i], order[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
     CoreHarness h;
     std::map<size_t, RequestId> ids;
     for (const size_t i : order) {

@@ -17,7 +17,8 @@ Request simple(int64_t prompt, int64_t max_tokens, uint64_t seed = 1) {
 }
 
 struct Fake {
-  explicit Fake(const CoreSetup& setup = {}, FakeExecutor::Options options = {}) : device(std::move(options)), h(setup, &device) {}
+  explicit Fake(const CoreSetup& setup = {}, FakeExecutor::Options options = {})
+      : device(std::move(options)), h(setup, &device) {}
   FakeExecutor device;
   CoreHarness h;
 };
@@ -204,7 +205,8 @@ TEST(CoreLife, NothingIsLeftAfterThousands) {
     if (random.below(20) == 0) request.deadline = 0.05;
     ids.push_back(f.h.submit(std::move(request)));
     const int64_t cancel = random.below(10);
-    if (cancel == 0) f.h.core().end(ids[static_cast<size_t>(random.below(static_cast<int64_t>(ids.size())))], FinishReason::kCancelled);
+    if (cancel == 0)
+      f.h.core().end(ids[static_cast<size_t>(random.below(static_cast<int64_t>(ids.size())))], FinishReason::kCancelled);
     while (f.h.core().waiting() > 20) f.h.turn();
   }
   f.h.run();

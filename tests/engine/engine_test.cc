@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <fstream>
 #include <thread>
 
 #include "testing/paths.h"
@@ -64,7 +63,8 @@ TEST(Engine, ManyThreadsSubmitAndRead) {
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < 4; ++i) {
-        auto other = engine->submit(request_of(*engine, "Count from 1 to " + std::to_string(t), 10 + i, static_cast<uint64_t>(t)));
+        auto other =
+            engine->submit(request_of(*engine, "Count from 1 to " + std::to_string(t), 10 + i, static_cast<uint64_t>(t)));
         const Whole got = read_all(*engine->submit(request_of(*engine, "Tell me a story.", 40)));
         if (got.text == want.text && got.tokens == want.tokens) ++equal;
         if (i % 2 == 0) other->cancel();
@@ -197,37 +197,6 @@ TEST(Engine, CreateNamesWhatDoesNotFit) {
   EXPECT_NE(error([](auto& o) { o.decoder_keep_tokens = 3; }).find("sliding window, 32"), std::string::npos);
   EXPECT_NE(error([](auto& o) { o.max_num_batched_tokens = 100; }).find("max_num_seqs"), std::string::npos);
   EXPECT_NE(error([](auto& o) { o.num_speculative_tokens = 60; }).find("draft block"), std::string::npos);
-}
-
-int64_t resident_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * 4096;
-}
-
-// CASES 20: memory does not grow with the number of requests served.
-TEST(EngineSlow, MemoryIsSteadyOverTenThousandRequests) {
-  const auto engine = make_engine([](EngineOptions& o) {
-    o.kv_cache_memory = int64_t{4} << 20;
-    o.window_snapshot_memory = int64_t{4} << 20;
-  });
-  Request request;
-  std::vector<int64_t> resident;
-  std::vector<RequestHandle> open;
-  for (int i = 0; i < 10'000; ++i) {
-    request.prompt.assign(static_cast<size_t>(2 + i % 20), static_cast<int32_t>(10 + i % 4000));
-    request.max_tokens = 2;
-    request.ignore_eos = true;
-    open.push_back(*engine->submit(request));
-    if (open.size() == 64) {
-      for (RequestHandle& handle : open) read_all(handle);
-      open.clear();
-    }
-    if (i % 1000 == 999) resident.push_back(resident_bytes());
-  }
-  // Caches fill up at first; after that nothing may be left behind: 8,000 requests, less than 100 bytes each.
-  EXPECT_LT(resident.back() - resident[1], 800'000) << ::testing::PrintToString(resident);
 }
 
 }  // namespace

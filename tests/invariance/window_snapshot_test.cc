@@ -37,7 +37,9 @@ TEST_P(Snapshots, InTheMiddleOfAStep) {
     const int64_t d = random.below(2) == 0 ? 0 : random.between(start, end);
     SCOPED_TRACE(fmt::format("from {} to {}, snapshot at {}, decoder_start {}", start, end, at, d));
     const auto tokens = subject_.tokens(end, random.bits());
-    const auto part = [&](int64_t first, int64_t last) { return std::vector<int32_t>(tokens.begin() + first, tokens.begin() + last); };
+    const auto part = [&](int64_t first, int64_t last) {
+      return std::vector<int32_t>(tokens.begin() + first, tokens.begin() + last);
+    };
     Track stops(subject_), passes(subject_);
     for (Track* t : {&stops, &passes}) {
       t->set_decoder_start(d);

@@ -1,0 +1,56 @@
+// What takes minutes: many schedules, many requests.
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "deepinfer/engine.h"
+#include "engine/random_schedule.h"
+#include "testing/paths.h"
+
+namespace deepinfer::testing {
+namespace {
+
+class SchedulesSlow : public ::testing::TestWithParam<uint64_t> {};
+TEST_P(SchedulesSlow, AnswersDoNotDependOnThem) { random_schedule(GetParam(), 1500); }
+INSTANTIATE_TEST_SUITE_P(All, SchedulesSlow, ::testing::Range<uint64_t>(2, 8));
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * 4096;
+}
+
+// CASES 20: memory does not grow with the number of requests served.
+TEST(EngineSlow, MemoryIsSteadyOverTenThousandRequests) {
+  EngineOptions options;
+  options.model = nano_dir();
+  options.max_num_seqs = 32;
+  options.kv_cache_memory = int64_t{4} << 20;
+  options.window_snapshot_memory = int64_t{4} << 20;
+  const auto engine = Engine::Create(options);
+  ASSERT_TRUE(engine.has_value()) << engine.error().message();
+  Request request;
+  std::vector<int64_t> resident;
+  std::vector<RequestHandle> open;
+  for (int i = 0; i < 10'000; ++i) {
+    request.prompt.assign(static_cast<size_t>(2 + i % 20), static_cast<int32_t>(10 + i % 4000));
+    request.max_tokens = 2;
+    request.ignore_eos = true;
+    open.push_back(*(*engine)->submit(request));
+    if (open.size() == 64) {
+      for (RequestHandle& handle : open) {
+        while (handle.next()) {
+        }
+      }
+      open.clear();
+    }
+    if (i % 1000 == 999) resident.push_back(resident_bytes());
+  }
+  // Caches fill up at first; after that nothing may be left behind: 8,000 requests, less than 100 bytes each.
+  EXPECT_LT(resident.back() - resident[1], 800'000) << ::testing::PrintToString(resident);
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
