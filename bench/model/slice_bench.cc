@@ -1,75 +1,27 @@
-// A slice of layers at true V4.1 dimensions, random weights in the official formats, read through the mapped file as a real
-// checkpoint is: decode of one sequence against read bandwidth, prefill against the register-only arithmetic rate.
-//
-// The slice has every kind of layer: window only with Engram, Full at ratio 2, Full at ratio 1 (candidate source), Reindex,
-// Reuse. What is smaller than in the release is said in the conditions: layers, experts, vocabulary, Engram rows.
+// Decode of one sequence against read bandwidth, prefill against the register-only arithmetic rate, over a slice of layers at
+// true V4.1 dimensions (common/slice_model.h).
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/json_line.h"
-#include "base/mapped_file.h"
-#include "checkpoint/random_checkpoint.h"
 #include "common/ceilings.h"
-#include "model/model.h"
+#include "common/slice_model.h"
 
-namespace deepinfer::bench {
 namespace {
 
-namespace fs = std::filesystem;
-
-std::string slice_config(int64_t experts) {
-  std::ifstream file(std::string(DEEPINFER_SOURCE_DIR) + "/tests/data/released_config.json");
-  auto json = nlohmann::ordered_json::parse(file);
-  auto& t = json["text_config"];
-  json.erase("vision_config");
-  json["image_token_id"] = 4095;
-  t["num_hidden_layers"] = 5;
-  t["compress_ratios"] = {0, 2, 1, 1, 1};
-  t["kv_source_layer_ids"] = {1, 2};
-  t["index_source_layer_ids"] = {1, 2, 3};
-  t["candidate_source_layer_id"] = 2;
-  t["engram_layer_ids"] = {0};
-  t["engram_vocab_size"] = 100000;
-  t["vocab_size"] = 4096;
-  t["engram_compressed_vocab_size"] = 4096;
-  t["num_nextn_predict_layers"] = 0;
-  t["dspark_noise_token_id"] = 0;
-  t["dspark_target_layer_ids"] = nlohmann::ordered_json::array();
-  t["n_routed_experts"] = experts;
-  // The table has the sum of the first primes from 100,000 on as rows (spec/backbone §5.2).
-  int64_t sum = 0;
-  int64_t n = 100000 - 1;
-  for (int i = 0; i < 24; ++i) {
-    const auto prime = [](int64_t p) {
-      for (int64_t f = 2; f * f <= p; ++f) {
-        if (p % f == 0) return false;
-      }
-      return true;
-    };
-    do ++n;
-    while (!prime(n));
-    sum += n;
-  }
-  t["engram_num_embeddings"] = {sum};
-  return json.dump(2);
-}
-
 template <typename T>
-T must(Result<T> r) {
-  if (r) return std::move(*r);
+void must(const deepinfer::Result<T>& r) {
+  if (r) return;
   std::fprintf(stderr, "slice_bench: %s\n", r.error().message().c_str());
   std::exit(1);
 }
 
 }  // namespace
-}  // namespace deepinfer::bench
 
 int main(int argc, char** argv) {
   using namespace deepinfer;
@@ -80,7 +32,7 @@ int main(int argc, char** argv) {
   int rounds = 7;
   int64_t context = 1024;
   int64_t prefill = 512;
-  std::string directory = (fs::temp_directory_path() / "deepinfer-slice").string();
+  std::string directory = (std::filesystem::temp_directory_path() / "deepinfer-slice").string();
   bool keep = false;
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
   app.add_option("--experts", experts, "routed experts per layer (released: 384; 0.094 GB each for the five layers)")
@@ -92,24 +44,12 @@ int main(int argc, char** argv) {
   app.add_flag("--keep", keep, "keep the random checkpoint for the next run");
   CLI11_PARSE(app, argc, argv);
 
-  const std::string config_text = slice_config(experts);
-  const ModelConfig config = must(ModelConfig::Parse(config_text, "slice"));
-  const std::string marker = directory + "/config.json";
-  const auto existing = read_text_file(marker, 1 << 20);
-  if (!existing || *existing != config_text) {
-    std::fprintf(stderr, "writing the random checkpoint to %s\n", directory.c_str());
-    fs::remove_all(directory);
-    if (const Status s = write_random_checkpoint(config, config_text, directory); !s.ok()) {
-      std::fprintf(stderr, "slice_bench: %s\n", s.message().c_str());
-      return 1;
-    }
-  }
-  ThreadPool pool(threads);
-  const auto backend = make_cpu_backend(&pool);
-  const auto checkpoint = must(Checkpoint::Open(directory));
-  std::vector<int32_t> map(static_cast<size_t>(config.vocab_size));
-  for (size_t i = 0; i < map.size(); ++i) map[i] = static_cast<int32_t>(i);
-  const auto model = must(Model::Create(checkpoint, map, backend.get()));
+  const SliceModel slice = make_slice_model(directory, experts, threads);
+  ThreadPool& pool = *slice.pool;
+  Model* const model = slice.model.get();
+  const auto& checkpoint = slice.checkpoint;
+  const auto& backend = slice.backend;
+  const ModelConfig& config = model->config();
   Ceilings ceilings(&pool);
 
   std::mt19937_64 rng(7);
@@ -127,7 +67,7 @@ int main(int argc, char** argv) {
   };
   BenchConditions conditions = {{"backend", backend->name()},
                                 {"threads", std::to_string(threads)},
-                                {"layers", "5 (window+Engram, Full ratio 2, Full ratio 1, Reindex, Reuse)"},
+                                {"layers", kSliceLayers},
                                 {"experts", std::to_string(experts) + " of 384"},
                                 {"checkpoint_bytes", std::to_string(checkpoint->total_bytes())},
                                 {"not_measured", "head, embedding table"},
@@ -194,6 +134,6 @@ int main(int argc, char** argv) {
     print_bench_line(stdout, "slice_decode", mid.first / 1e9, "GB/s", mid.second / 1e9, c);
     print_bench_line(stdout, "slice_decode_step", 1e3 * layer_bytes / mid.first, "ms", std::nullopt, c);
   }
-  if (!keep) fs::remove_all(directory);
+  if (!keep) std::filesystem::remove_all(directory);
   return 0;
 }

@@ -126,7 +126,10 @@ bool EngineCore::plan_and_submit(double now) {
       submitted = true;
     }
   }
-  const double took = measure() - start;
+  const double end = measure();
+  if (recorder_ && submitted)
+    recorder_({EngineSpan::Kind::kPlan, in_flight_.back()->command.number, start, end, plan_.row_count()});
+  const double took = end - start;
   stats_.plan.total += took;
   stats_.plan.max = std::max(stats_.plan.max, took);
   ++stats_.plan.count;

@@ -2,6 +2,7 @@
 
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <set>
 #include <utility>
@@ -28,10 +29,12 @@ struct CoreOptions {
   std::string fingerprint;            ///< of model and numerics: pages of another one are never hit
 };
 
-/// Host time of a turn, seconds; filled in when a clock is given.
-struct TurnTimes {
-  double plan = 0;     ///< view, plan, command
-  double publish = 0;  ///< results, text, outputs
+/// What the engine does with time: for timelines.
+struct EngineSpan {
+  enum class Kind : uint8_t { kPlan, kDevice, kPublish } kind = Kind::kPlan;
+  int64_t step = 0;
+  double begin = 0, end = 0;  ///< seconds on the core's clock; of the device on its own
+  int64_t rows = 0;
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
@@ -66,6 +69,8 @@ class EngineCore {
   std::vector<SequenceId> running_ids() const;
   /// Counters of the core's own; the caller adds what it knows.
   EngineStats stats() const;
+  /// Called for every span that has ended, by the thread that calls `turn`.
+  void set_recorder(std::function<void(const EngineSpan&)> recorder) { recorder_ = std::move(recorder); }
   const StepPlan& last_plan() const { return plan_; }
   void check_invariants() const;
 
@@ -120,6 +125,7 @@ class EngineCore {
   std::shared_ptr<const Tokenizer> tokenizer_;
   PrefixHasher hasher_;
   Clock clock_;
+  std::function<void(const EngineSpan&)> recorder_;
 
   boost::unordered_flat_map<RequestId, std::shared_ptr<ActiveRequest>> requests_;
   boost::unordered_flat_map<SequenceId, std::unique_ptr<Sequence>> sequences_;

@@ -52,10 +52,16 @@ void EngineCore::commit(double now) {
   for (const StepRows& rows : command.rows) --running_part(at(rows.sequence)).in_flight;
   for (const StepFork& fork : command.forks) settle(fork.sequence);
   for (const StepRows& rows : command.rows) settle(rows.sequence);
+  const double end = measure();
+  if (recorder_) {
+    const auto rows = static_cast<int64_t>(command.tokens.size());
+    recorder_({EngineSpan::Kind::kDevice, command.number, result.begin, result.end, rows});
+    recorder_({EngineSpan::Kind::kPublish, command.number, start, end, rows});
+  }
   step->result.clear();
   spare_.push_back(std::move(step));
 
-  const double took = measure() - start;
+  const double took = end - start;
   stats_.publish.total += took;
   stats_.publish.max = std::max(stats_.publish.max, took);
   ++stats_.publish.count;
