@@ -118,6 +118,45 @@ void write_trace(const std::string& path, const std::vector<std::pair<std::strin
   file << "]\n";
 }
 
+/// The first steps of each run as bars: device above, host below. Host spans are drawn at least a pixel wide.
+void write_svg(const std::string& path, const std::vector<std::pair<std::string, const Run*>>& runs, double seconds) {
+  constexpr double kWidth = 900, kLeft = 110, kRow = 26;
+  std::ofstream file(path);
+  const double height = 40 + static_cast<double>(runs.size()) * (2 * kRow + 24) + 30;
+  file << fmt::format(R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {} {}" font-family="sans-serif" font-size="12">)",
+                      kWidth + kLeft + 20, height)
+       << "<title>Timeline of engine steps</title><style>text{fill:#333}.d{fill:#4878a8}.p{fill:#c8553d}.u{fill:#588157}"
+          "@media (prefers-color-scheme:dark){text{fill:#ddd}}</style>\n";
+  file << fmt::format(R"(<text x="{}" y="18">device step</text><rect class="d" x="{}" y="8" width="12" height="12"/>)",
+                      kLeft + 18, kLeft)
+       << fmt::format(R"(<text x="{}" y="18">plan</text><rect class="p" x="{}" y="8" width="12" height="12"/>)", kLeft + 138,
+                      kLeft + 120)
+       << fmt::format(R"(<text x="{}" y="18">publish</text><rect class="u" x="{}" y="8" width="12" height="12"/>)", kLeft + 218,
+                      kLeft + 200);
+  double y = 34;
+  for (const auto& [name, r] : runs) {
+    double zero = 1e300;
+    for (const EngineSpan& span : r->spans) zero = std::min(zero, span.begin);
+    file << fmt::format("<text x=\"4\" y=\"{}\">{}: device</text><text x=\"4\" y=\"{}\">host</text>\n", y + 16, name,
+                        y + kRow + 16);
+    for (const EngineSpan& span : r->spans) {
+      const double x0 = kLeft + (span.begin - zero) / seconds * kWidth;
+      const double x1 = kLeft + (span.end - zero) / seconds * kWidth;
+      if (x0 < kLeft || x1 > kLeft + kWidth) continue;
+      const bool device = span.kind == EngineSpan::Kind::kDevice;
+      file << fmt::format(
+          "<rect class=\"{}\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" stroke=\"#fff\" stroke-width=\"{}\"/>\n",
+          device                                 ? 'd'
+          : span.kind == EngineSpan::Kind::kPlan ? 'p'
+                                                 : 'u',
+          x0, device ? y : y + kRow, std::max(1.0, x1 - x0), kRow - 4, device ? 0.5 : 0.0);
+    }
+    y += 2 * kRow + 24;
+  }
+  file << fmt::format("<text x=\"{}\" y=\"{}\">0</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.1f} ms</text></svg>\n",
+                      kLeft, y + 4, kLeft + kWidth, y + 4, seconds * 1e3);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -126,7 +165,7 @@ int main(int argc, char** argv) {
   int64_t experts = 64, sequences = 8, prompt = 256, steps = 100;
   int rounds = 3;
   std::string directory = (std::filesystem::temp_directory_path() / "deepinfer-slice").string();
-  std::string trace;
+  std::string trace, svg;
   bool keep = false;
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
   app.add_option("--experts", experts, "routed experts per layer (released: 384)")->check(CLI::Range(6, 384));
@@ -136,6 +175,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", rounds, "async and sync in turn")->check(CLI::Range(1, 100));
   app.add_option("--dir", directory, "where the random checkpoint is written");
   app.add_option("--trace", trace, "write a timeline of the last round (Chrome trace JSON)");
+  app.add_option("--svg", svg, "draw the first steps of the last round");
   app.add_flag("--keep", keep, "keep the random checkpoint for the next run");
   CLI11_PARSE(app, argc, argv);
 
@@ -168,6 +208,7 @@ int main(int argc, char** argv) {
     print_bench_line(stdout, "engine_slice_decode", median(*runs, &Run::tokens_per_second), "token/s", std::nullopt, conditions);
   }
   if (!trace.empty()) write_trace(trace, {{"async", &async.back()}, {"sync", &sync.back()}});
+  if (!svg.empty()) write_svg(svg, {{"async", &async.back()}, {"sync", &sync.back()}}, async.back().step_ms * 1e-3 * 6);
   if (!keep) std::filesystem::remove_all(directory);
   return 0;
 }

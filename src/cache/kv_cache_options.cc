@@ -1,5 +1,7 @@
 #include "cache/kv_cache_options.h"
 
+#include "base/json_line.h"
+
 namespace deepinfer {
 namespace {
 constexpr std::array<std::string_view, kCacheClassCount> kClassNames = {"chat", "agent", "pinned"};
@@ -10,8 +12,8 @@ Result<CacheClass> parse_cache_class(std::string_view name) {
   for (size_t i = 0; i < kCacheClassCount; ++i) {
     if (name == kClassNames[i]) return static_cast<CacheClass>(i);
   }
-  // The name comes from a request: long ones are cut, so that a message stays one readable line.
-  return Err(Status::InvalidArgument("cache class: '{:.32}', must be chat, agent or pinned", name));
+  // The name comes from a request: quoted and cut, so that a message stays one readable line.
+  return Err(Status::InvalidArgument("cache class: {}, must be chat, agent or pinned", json_quote(name.substr(0, 32))));
 }
 
 std::string_view cache_class_name(CacheClass cache_class) { return kClassNames[static_cast<size_t>(cache_class)]; }

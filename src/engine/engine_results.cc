@@ -159,7 +159,15 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
   DI_CHECK(!s.finished, "sequence {} finished twice", s.id);
   s.finished = true;
   ActiveRequest& request = *s.request;
-  if (s.text.has_value()) s.text->finish(output.text);
+  if (s.text.has_value()) {
+    // The bytes that were held back may complete a stop string at the last moment.
+    const bool stopped = s.text->stop().has_value();
+    s.text->finish(output.text);
+    if (!stopped && s.text->stop().has_value() && reason == FinishReason::kLength) {
+      reason = FinishReason::kStop;
+      output.stop_reason = *s.text->stop();
+    }
+  }
   output.usage = request.usage;
   output.finish = reason;
   ++stats_.finished[static_cast<size_t>(reason)];

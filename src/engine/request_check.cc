@@ -76,6 +76,9 @@ Result<std::shared_ptr<ActiveRequest>> check_request(Request request, const Requ
   DI_RETURN_IF_ERROR(check_lengths(request, limits, active->max_tokens));
   DI_RETURN_IF_ERROR(check_stops(request));
   DI_RETURN_IF_ERROR(request.sampling.validate(limits.vocab_size));
+  if (request.sampling.min_tokens > active->max_tokens) {
+    return Err(Status::OutOfRange("min_tokens is {}, max_tokens is {}", request.sampling.min_tokens, active->max_tokens));
+  }
   if (request.logprobs.has_value()) DI_RETURN_IF_ERROR(check_count("logprobs", *request.logprobs, 0, kMaxLogprobs));
   if (request.prompt_logprobs.has_value())
     DI_RETURN_IF_ERROR(check_count("prompt_logprobs", *request.prompt_logprobs, 0, kMaxLogprobs));

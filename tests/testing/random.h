@@ -11,7 +11,10 @@ namespace deepinfer::testing {
 /// Random numbers for tests: the same on every machine and library.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 1) {}
+  explicit Random(uint64_t seed) : state_(seed) {
+    // Scattered: neighbouring seeds would otherwise give one stream, shifted by a draw.
+    state_ = bits() ^ 0xA0761D6478BD642Full;
+  }
 
   uint64_t bits() {  // splitmix64
     uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
