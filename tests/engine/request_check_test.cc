@@ -182,10 +182,10 @@ TEST(RequestCheck, EverythingElse) {
       {kRange, "logprobs is 9223372036854775807", [](auto& r) { r.logprobs = kHuge; }},
       {kRange, "prompt_logprobs is -1, must be from 0 to 20", [](auto& r) { r.prompt_logprobs = -1; }},
       {kRange, "prompt_logprobs is 21", [](auto& r) { r.prompt_logprobs = 21; }},
-      {kInvalid, "cache_class: cache class: 'forever', must be chat, agent or pinned",
+      {kInvalid, "cache_class: cache class: \"forever\", must be chat, agent or pinned",
        [](auto& r) { r.cache_class = "forever"; }},
-      {kInvalid, "cache_class: cache class: ''", [](auto& r) { r.cache_class = ""; }},
-      {kInvalid, "cache_class: cache class: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx',",
+      {kInvalid, "cache_class: cache class: \"\"", [](auto& r) { r.cache_class = ""; }},
+      {kInvalid, "cache_class: cache class: \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\",",
        [](auto& r) { r.cache_class = std::string(100'000, 'x'); }},
       {kRange, "cache_salt has 257 bytes, at most 256 are allowed", [](auto& r) { r.cache_salt = std::string(257, 's'); }},
       {kRange, "priority is 1000001, must be from -1000000 to 1000000", [](auto& r) { r.priority = 1'000'001; }},
@@ -222,7 +222,7 @@ TEST(RequestCheck, LimitsAreAllowed) {
       [](auto& r) { r.deadline = std::numeric_limits<double>::denorm_min(); },
       [](auto& r) { r.sampling.temperature = 0; },
       [](auto& r) { r.sampling.top_k = kTiny; },
-      [](auto& r) { r.sampling.min_tokens = 10'000; },
+      [](auto& r) { r.sampling.min_tokens = r.max_tokens.value_or(1); },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     Request r = good();
