@@ -80,6 +80,7 @@ class EngineImpl final : public Engine {
     auto checked = check_request(std::move(request), limits_);
     if (!checked) return Err(checked.error());
     const std::shared_ptr<ActiveRequest> active = *std::move(checked);
+    core_.hash_prompt(*active);
     const std::weak_ptr<Inbox> inbox = inbox_;
     RequestHandle handle;
     {

@@ -59,20 +59,25 @@ void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   request->usage.seed = request->request.sampling.seed;
   request->open = request->request.n;
   request->sequences.push_back(sequence->id);
-  extend_keys(*sequence);
+  if (request->prompt_keys.empty()) hash_prompt(*request);
+  sequence->keys = std::move(request->prompt_keys);
   waiting_.emplace(request->due, sequence->id);
   sequences_.emplace(sequence->id, std::move(sequence));
   ++stats_.submitted;
   requests_.emplace(request->id, std::move(request));
 }
 
-void EngineCore::extend_keys(Sequence& s) const {
-  const int64_t page = options_.limits.page_positions;
-  while (static_cast<int64_t>(s.keys.size() + 1) * page <= s.length()) {
-    const auto first = s.keys.size() * static_cast<size_t>(page);
-    const PrefixKey parent = s.keys.empty() ? hasher_.root(s.request->request.cache_salt, options_.fingerprint) : s.keys.back();
-    s.keys.push_back(hasher_.next(parent, std::span(s.tokens).subspan(first, static_cast<size_t>(page))));
+void EngineCore::extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const {
+  const auto page = static_cast<size_t>(options_.limits.page_positions);
+  while ((keys.size() + 1) * page <= tokens.size()) {
+    const PrefixKey parent = keys.empty() ? hasher_.root(request.request.cache_salt, options_.fingerprint) : keys.back();
+    keys.push_back(hasher_.next(parent, tokens.subspan(keys.size() * page, page)));
   }
+}
+
+void EngineCore::hash_prompt(ActiveRequest& request) const {
+  request.prompt_keys.clear();
+  extend_keys(request, request.request.prompt, request.prompt_keys);
 }
 
 void EngineCore::turn(double now) {

@@ -52,6 +52,9 @@ class EngineCore {
   /// Waits for the commands in flight; every open request ends as cancelled.
   ~EngineCore();
 
+  /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any thread
+  /// may call it.
+  void hash_prompt(ActiveRequest& request) const;
   /// A request that has been checked. `now`: seconds on a clock that never goes back; it orders requests and ends them.
   void submit(std::shared_ptr<ActiveRequest> request, double now);
   /// Ends every open choice of a request. False: there is no such request (any more).
@@ -99,7 +102,7 @@ class EngineCore {
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);
-  void extend_keys(Sequence& sequence) const;
+  void extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const;
 
   // engine_results.cc: results
   void commit(double now);

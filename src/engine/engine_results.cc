@@ -107,7 +107,7 @@ void EngineCore::take_token(Sequence& s, int32_t token, const PositionLogprobs* 
   if (s.finished) return;  // drawn for an answer that had ended already
   const Request& request = s.request->request;
   s.tokens.push_back(token);
-  extend_keys(s);
+  extend_keys(*s.request, s.tokens, s.keys);
   ++s.request->usage.completion_tokens;
   ++stats_.generation_tokens;
   stats_.full_row_layers += options_.geometry.layers;

@@ -30,6 +30,7 @@ struct ActiveRequest {
   ServiceTime due = 0;
   std::optional<double> deadline;  ///< on the engine's clock
   int64_t max_tokens = 0;
+  std::vector<PrefixKey> prompt_keys;  ///< of the prompt's full pages; see EngineCore::hash_prompt
   Usage usage;
   std::vector<SequenceId> sequences;  ///< choices that have begun and not finished
   int64_t open = 0;                   ///< choices that have not finished

@@ -228,6 +228,32 @@ TEST(CoreInvariance, BoundedHits) {
   }
 }
 
+// CASES 10, 11: every turn of a session hits all that went before, to the page. With the windows at hand nothing is replayed;
+// without them a window is, and no hit is lost.
+TEST(CoreInvariance, SessionsHitEveryTurn) {
+  for (const bool snapshots : {true, false}) {
+    CoreSetup setup;
+    setup.replay = ReplayMode::kBounded;
+    if (!snapshots) setup.snapshot_bytes = 0;
+    CoreHarness h(setup);
+    std::vector<int32_t> session = random_prompt(150, 50);
+    int64_t ran = 0;  // positions of the session that have run
+    for (int turn = 0; turn < 8; ++turn) {
+      const RequestId id = h.submit(make_request(session, 70, static_cast<uint64_t>(turn)));
+      h.run();
+      const Answer& got = h.answers(id)[0];
+      const int64_t known = ran / 128 * 128;
+      EXPECT_EQ(got.usage.cached_tokens, known) << "turn " << turn;
+      EXPECT_EQ(got.usage.replayed_tokens, snapshots || known == 0 ? 0 : 32) << "turn " << turn;
+      session.insert(session.end(), got.tokens.begin(), got.tokens.end());
+      ran = static_cast<int64_t>(session.size()) - 1;  // the last token of an answer need not run
+      const auto next = random_prompt(50, static_cast<uint64_t>(60 + turn));
+      session.insert(session.end(), next.begin(), next.end());
+    }
+    EXPECT_EQ(h.core().stats().snapshot_hits > 0, snapshots);
+  }
+}
+
 // Prompt log-probs: every row, exact, whatever the engine's mode; the same through chunks, preemption and a warm cache.
 TEST(CoreInvariance, PromptLogprobs) {
   CoreSetup bounded;
