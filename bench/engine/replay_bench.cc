@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -31,7 +32,15 @@ struct Bucket {
 };
 constexpr std::array kBuckets = {Bucket{"0-7", 0, 7}, Bucket{"8-31", 8, 31}, Bucket{"32-127", 32, 127},
                                  Bucket{"128-511", 128, 511}, Bucket{"512-1023", 512, 1023}};
-using Cells = std::map<std::string, Cell>;
+using Where = BenchConditions;
+/// In the order in which they came.
+using Cells = std::vector<std::pair<Where, Cell>>;
+
+std::string text_of(const Where& where) {
+  std::string out;
+  for (const auto& [key, value] : where) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", key, value);
+  return out;
+}
 
 class ReplayBench {
  public:
@@ -56,7 +65,7 @@ class ReplayBench {
   }
 
   void report() {
-    std::fprintf(stderr, "\n%-24s %-34s %9s %9s %9s %7s\n", "name", "where", "tokens", "mean KL", "p99 KL", "top 1");
+    std::fprintf(stderr, "\n%-20s %-46s %7s %9s %9s %7s\n", "name", "where", "tokens", "mean KL", "p99 KL", "top 1");
     for (const auto& [name, cells] : figures_) {
       for (const auto& [where, cell] : cells) print(name, where, cell);
     }
@@ -68,8 +77,11 @@ class ReplayBench {
     }
     for (const auto& [where, n] : needles_) {
       const auto rows = static_cast<double>(n.rows);
-      BenchConditions c = {
-          {"fact", where}, {"rows", std::to_string(n.rows)}, {"lost", std::to_string(n.lost)}, {"won", std::to_string(n.won)}};
+      BenchConditions c = {{"fact", where},
+                           {"exact", fmt::format("{:.4f}", static_cast<double>(n.exact) / rows)},
+                           {"rows", std::to_string(n.rows)},
+                           {"lost", std::to_string(n.lost)},
+                           {"won", std::to_string(n.won)}};
       line("replay_needle_accuracy", static_cast<double>(n.passed) / rows, "fraction", c);
       std::fprintf(stderr, "needle %-28s rows %4ld exact %.3f bounded %.3f lost %ld won %ld\n", where.c_str(), n.rows,
                    static_cast<double>(n.exact) / rows, static_cast<double>(n.passed) / rows, n.lost, n.won);
@@ -92,25 +104,39 @@ class ReplayBench {
     all.insert(all.end(), more.begin(), more.end());
     print_bench_line(stdout, name, value, unit, std::nullopt, all);
   }
-  void print(const std::string& name, const std::string& where, const Cell& cell) {
-    const BenchConditions c = {{"where", where}, {"tokens", std::to_string(cell.count())}};
+  void print(const std::string& name, const Where& where, const Cell& cell) {
+    Where c = where;
+    c.emplace_back("tokens", std::to_string(cell.count()));
     line((name + "_kl_mean").c_str(), cell.mean(), "nats", c);
     line((name + "_kl_p99").c_str(), cell.percentile(0.99), "nats", c);
     line((name + "_same_greedy_token").c_str(), cell.same_top(), "fraction", c);
-    std::fprintf(stderr, "%-24s %-34s %9ld %9.5f %9.4f %7.4f\n", name.c_str(), where.c_str(), cell.count(), cell.mean(),
+    std::fprintf(stderr, "%-20s %-46s %7ld %9.5f %9.4f %7.4f\n", name.c_str(), text_of(where).c_str(), cell.count(), cell.mean(),
                  cell.percentile(0.99), cell.same_top());
   }
 
   int64_t decoder_start(int64_t prompt, int64_t from) const { return std::max({int64_t{0}, prompt - keep_, from}); }
   int64_t replay_start(int64_t hit) const { return std::max<int64_t>(0, hit - window_); }
-  Cell& cell(const std::string& name, const std::string& where) { return figures_[name][where]; }
-  void by_distance(const std::string& name, const std::string& where, int64_t zero, const std::vector<Distance>& distances) {
-    for (const Distance& d : distances) {
-      for (const Bucket& b : kBuckets) {
-        if (d.position - zero >= b.first && d.position - zero <= b.last)
-          cell(name, fmt::format("{}, distance {}", where, b.name)).add(d);
+  Cell& cell(const std::string& name, const Where& where) {
+    Cells& cells = figures_[name];
+    for (auto& [key, cell] : cells) {
+      if (key == where) return cell;
+    }
+    return cells.emplace_back(where, Cell()).second;
+  }
+  void by_distance(const std::string& name, const Where& where, int64_t zero, const std::vector<Distance>& distances) {
+    for (const Bucket& b : kBuckets) {
+      Where key = where;
+      key.emplace_back("distance", b.name);
+      for (const Distance& d : distances) {
+        if (d.position - zero >= b.first && d.position - zero <= b.last) cell(name, key).add(d);
       }
     }
+  }
+  double mean_of(const std::string& name, const Where& where) const {
+    for (const auto& [key, cell] : figures_.at(name)) {
+      if (key == where) return cell.mean();
+    }
+    return std::nan("");
   }
 
   void session(std::vector<int32_t> text, int64_t number);
@@ -156,7 +182,7 @@ void ReplayBench::session(std::vector<int32_t> text, int64_t number) {
     Lab lab(other_, pool_);
     Track track(other_, options_.length);
     for (const Distance& d : lab.compare(track, reference, 0, options_.length))
-      cell("replay_other_kernels", "every token").add(d);
+      cell("replay_other_kernels", {{"backend", other_.backend().name()}}).add(d);
   }
   cold(exact, reference);
   hits(exact, reference);
@@ -170,7 +196,7 @@ void ReplayBench::cold(Track& exact, const Reference& reference) {
   for (int64_t n = kColdStep; n + kPage <= options_.length; n += kColdStep) {
     for (const int64_t keep : kKeeps) {
       track.restore(exact, reference.tokens, without_decoder(snapshots_.at(n - keep)));
-      by_distance("replay_cold", fmt::format("keep {:3}", keep), n - 1, lab_.compare(track, reference, n - 1, n - 1 + kPage));
+      by_distance("replay_cold", {{"keep", std::to_string(keep)}}, n - 1, lab_.compare(track, reference, n - 1, n - 1 + kPage));
     }
   }
 }
@@ -186,7 +212,10 @@ void ReplayBench::hits(Track& exact, const Reference& reference) {
       const int64_t end = std::min(options_.length, hit + (replay == window_ ? 1024 : replay == enough ? 64 : 512));
       const auto distances = lab_.compare(track, reference, hit, end);
       if (replay < enough) {
-        by_distance("replay_hit", fmt::format("replay {:3}", replay), hit, distances);
+        by_distance("replay_hit", {{"replay", std::to_string(replay)}}, hit, distances);
+        if (replay != window_) continue;
+        for (const Distance& d : std::span(distances).first(kPage))
+          cell("replay_hit_at", {{"hit", fmt::format("{}-{}", hit / 1024 * 1024, hit / 1024 * 1024 + 1023)}}).add(d);
         continue;
       }
       for (const Distance& d : distances) {
@@ -207,8 +236,7 @@ void ReplayBench::hits_and_decoder(Track& exact, const Reference& reference) {
         track.adopt(exact, reference.tokens, hit, from);
         if (compact && !track.state().set_decoder_start(decoder_start(prompt, from)).ok()) fail("decoder start refused");
         for (const Distance& d : lab_.compare(track, reference, prompt - 1, prompt - 1 + 64))
-          cell("replay_hit_answer", fmt::format("decoder {}, prompt {:3} behind hit", compact ? "compact" : "off", suffix))
-              .add(d);
+          cell("replay_hit_answer", {{"decoder", compact ? "compact" : "off"}, {"suffix", std::to_string(suffix)}}).add(d);
       }
     }
   }
@@ -241,7 +269,7 @@ void ReplayBench::turns(Track& exact, const Reference& reference) {
         work.run += (prompt - keep_) * lab_.model().config().first_decoder_layer();
       }
       for (const Distance& d : lab_.compare(track, reference, prompt - 1, end - 1))
-        cell("replay_turns", fmt::format("{}, turn {:2}", v.name, turn + 1)).add(d);
+        cell("replay_turns", {{"variant", v.name}, {"turn", std::to_string(turn + 1)}}).add(d);
       work.full += (end - 1) * layers_;
     }
     work.run += lab_.take_row_layers();
@@ -304,7 +332,7 @@ void ReplayBench::needle(const SuiteText& row, int64_t fact) {
     bool passed = true;
     for (const Distance& d : lab_.compare(track, reference, prompt - 1, end)) {
       passed = passed && d.top == reference.tokens[static_cast<size_t>(d.position) + 1];
-      cell("replay_needle", where).add(d);
+      cell("replay_needle", {{"fact", where}}).add(d);
     }
     Needles& n = needles_[where];
     ++n.rows;
@@ -349,9 +377,8 @@ void ReplayBench::plot(const std::string& distance_file, const std::string& turn
     l.label = fmt::format("replay {}", replay);
     l.color = color++;
     for (const Bucket& b : kBuckets) {
-      const auto at = figures_.at("replay_hit").find(fmt::format("replay {:3}, distance {}", replay, b.name));
-      if (at != figures_.at("replay_hit").end())
-        l.points.push_back({static_cast<double>(b.first + b.last + 1) / 2, at->second.mean()});
+      const double kl = mean_of("replay_hit", {{"replay", std::to_string(replay)}, {"distance", b.name}});
+      l.points.push_back({static_cast<double>(b.first + b.last + 1) / 2, kl});
     }
     distance.lines.push_back(std::move(l));
   }
@@ -367,8 +394,8 @@ void ReplayBench::plot(const std::string& distance_file, const std::string& turn
     l.label = name;
     l.color = color++;
     for (int i = 1; i <= 99; ++i) {
-      const auto at = figures_.at("replay_turns").find(fmt::format("{}, turn {:2}", name, i));
-      if (at != figures_.at("replay_turns").end()) l.points.push_back({static_cast<double>(i), at->second.mean()});
+      const double kl = mean_of("replay_turns", {{"variant", name}, {"turn", std::to_string(i)}});
+      if (std::isfinite(kl)) l.points.push_back({static_cast<double>(i), kl});
     }
     turn.lines.push_back(std::move(l));
   }
