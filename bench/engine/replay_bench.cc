@@ -201,15 +201,18 @@ void ReplayBench::cold(Track& exact, const Reference& reference) {
   }
 }
 
-// A hit at each page boundary, windows rebuilt from so many tokens; all layers run. The distance is from the hit.
+// A hit at each page boundary (at each fourth for other lengths than the window's), windows rebuilt from so many tokens; all
+// layers run. The distance is from the hit.
 void ReplayBench::hits(Track& exact, const Reference& reference) {
   Track track(lab_.model(), options_.length);
   const int64_t enough = (window_ - 1) * layers_;
   for (int64_t hit = kPage; hit + kPage <= options_.length; hit += kPage) {
     for (const int64_t replay : {int64_t{0}, window_, 2 * window_, 4 * window_, enough}) {
-      if (replay == enough ? hit % (16 * kPage) != 0 : replay != window_ && hit % (2 * kPage) != 0) continue;
+      if (replay == enough ? hit % (16 * kPage) != 0 : replay != window_ && hit % (4 * kPage) != 0) continue;
       track.adopt(exact, reference.tokens, hit, std::max<int64_t>(0, hit - replay));
-      const int64_t end = std::min(options_.length, hit + (replay == window_ ? 1024 : replay == enough ? 64 : 512));
+      const int64_t end = std::min(options_.length, hit + (replay == window_ && hit % (2 * kPage) == 0 ? 1024
+                                                           : replay == enough                          ? 64
+                                                                                                       : 512));
       const auto distances = lab_.compare(track, reference, hit, end);
       if (replay < enough) {
         by_distance("replay_hit", {{"replay", std::to_string(replay)}}, hit, distances);
@@ -228,7 +231,7 @@ void ReplayBench::hits(Track& exact, const Reference& reference) {
 // As the engine does it: a hit, then a prompt that ends so many tokens later, of which the end runs the decoder.
 void ReplayBench::hits_and_decoder(Track& exact, const Reference& reference) {
   Track track(lab_.model(), options_.length);
-  for (int64_t hit = 2 * kPage; hit + 4 * kPage <= options_.length; hit += 2 * kPage) {
+  for (int64_t hit = 2 * kPage; hit + 4 * kPage <= options_.length; hit += 4 * kPage) {
     const int64_t from = replay_start(hit);
     for (const int64_t suffix : {8, 32, 128, 400}) {
       for (const bool compact : {false, true}) {
