@@ -146,8 +146,10 @@ class SuiteRun {
     for (RequestHandle& handle : handles) {
       while (!handle.finished()) {
         const auto news = handle.next_for(kSignalInterval);
-        if (stop_()) result_.interrupted = true;
-        if (result_.interrupted) handle.cancel();
+        if (stop_() && !result_.interrupted) {
+          result_.interrupted = true;
+          for (RequestHandle& each : handles) each.cancel();
+        }
         if (news.has_value() && news->finish == FinishReason::kError) return news->error;
       }
     }

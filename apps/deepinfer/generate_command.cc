@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <chrono>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -134,20 +136,40 @@ struct Answer {
   Status written;
 };
 
+/// When news came, told by the engine's thread: a slow reader of the text does not count.
+class NewsClock {
+ public:
+  explicit NewsClock(Clock::time_point start) : first_(start), last_(start) {}
+  void tick() {
+    const std::lock_guard lock(mutex_);
+    last_ = Clock::now();
+    if (!ticked_) first_ = last_;
+    ticked_ = true;
+  }
+  std::pair<Clock::time_point, Clock::time_point> first_and_last() const {
+    const std::lock_guard lock(mutex_);
+    return {first_, last_};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Clock::time_point first_, last_;
+  bool ticked_ = false;
+};
+
 double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
 
-/// The text as it comes, to standard output if `stream`. A signal or a reader that goes away ends it.
+/// The text as it comes, to standard output if `stream`. A signal or a reader that goes away ends it. The engine is shut down.
 Result<Answer> answer(Engine& engine, Request request, bool stream) {
   const ModelInfo model = engine.model();
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const bool show_special = !request.skip_special_tokens;
   Answer out;
-  size_t first_tokens = 0;
   bool cancelled = false;
   const auto start = Clock::now();
-  auto first = start;
-  auto last = start;
+  const auto clock = std::make_shared<NewsClock>(start);
   DI_ASSIGN_OR_RETURN(RequestHandle handle, engine.submit(std::move(request)));
+  handle.set_callback([clock] { clock->tick(); });
   while (!handle.finished()) {
     const std::optional<Output> news = handle.next_for(kSignalInterval);
     if (!cancelled && (interrupted() || !out.written.ok())) {
@@ -155,11 +177,6 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
       handle.cancel();
     }
     if (!news.has_value()) continue;
-    last = Clock::now();
-    if (out.tokens.empty()) {
-      first = last;
-      first_tokens = news->tokens.size();
-    }
     out.tokens.insert(out.tokens.end(), news->tokens.begin(), news->tokens.end());
     std::string piece = news->text;
     // The engine's text ends before EOS; what shows special tokens shows that one, too.
@@ -171,12 +188,14 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
     out.interrupted = *news->finish == FinishReason::kCancelled;
     out.times.finish = out.interrupted ? "interrupted" : finish_reason_name(*news->finish);
   }
+  engine.shutdown();  // its threads have ended, so the last tick has come
+  const auto [first, last] = clock->first_and_last();
   AnswerTimes& t = out.times;
   t.tokens = static_cast<int64_t>(out.tokens.size());
   // Before the first token nothing but the prompt has run.
   t.prefill_tokens = t.tokens > 0 ? prompt_tokens : std::min(prompt_tokens, engine.stats().row_layers / model.layers);
   t.prefill_seconds = seconds_between(start, first);
-  t.decode_steps = t.tokens - static_cast<int64_t>(first_tokens);
+  t.decode_steps = std::max<int64_t>(t.tokens - 1, 0);
   t.decode_seconds = seconds_between(first, last);
   const int64_t positions = prompt_tokens + std::max<int64_t>(t.tokens - 1, 0);
   t.cache_bytes = (positions + model.page_tokens - 1) / model.page_tokens * model.page_bytes + model.sequence_bytes;
@@ -239,7 +258,6 @@ Result<int> run_generate(const GenerateOptions& options) {
 
   catch_signals();
   DI_ASSIGN_OR_RETURN(Answer run, answer(*engine, std::move(request), !options.json));
-  engine->shutdown();  // its threads have ended when the memory is measured
 
   if (options.json) {
     run.written = write_output(to_json(run, prompt_tokens, seed, measure_performance(model, run.times)) + "\n");

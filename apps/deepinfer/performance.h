@@ -12,7 +12,7 @@ struct AnswerTimes {
   int64_t prefill_tokens = 0;  ///< fewer than the prompt's only if interrupted
   double prefill_seconds = 0;  ///< up to the first token
   int64_t tokens = 0;          ///< of the answer
-  int64_t decode_steps = 0;    ///< tokens that came after the first news
+  int64_t decode_steps = 0;    ///< tokens after the first
   double decode_seconds = 0;   ///< from then on
   int64_t cache_bytes = 0;     ///< pages and windows of the sequence at the end
   std::string_view finish;     ///< "stop", "length", "interrupted"
