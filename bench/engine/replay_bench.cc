@@ -24,6 +24,7 @@ struct Options {
   int64_t length = 7000;
   int64_t needles = 32;
   uint64_t seed = 1;
+  std::set<std::string> parts;  ///< empty: all
 };
 
 struct Bucket {
@@ -59,9 +60,9 @@ class ReplayBench {
     int64_t number = 0;
     for (std::vector<int32_t>& text : make_sessions(suite, options_.sessions, options_.length, options_.seed)) {
       std::fprintf(stderr, "session %ld of %ld\n", ++number, options_.sessions);
-      session(std::move(text), number);
+      session(std::move(text));
     }
-    needles(suite);
+    if (wants("needles")) needles(suite);
   }
 
   void report() {
@@ -133,13 +134,17 @@ class ReplayBench {
     }
   }
   double mean_of(const std::string& name, const Where& where) const {
-    for (const auto& [key, cell] : figures_.at(name)) {
+    const auto cells = figures_.find(name);
+    if (cells == figures_.end()) return std::nan("");
+    for (const auto& [key, cell] : cells->second) {
       if (key == where) return cell.mean();
     }
     return std::nan("");
   }
 
-  void session(std::vector<int32_t> text, int64_t number);
+  void session(std::vector<int32_t> text);
+  void other_kernels(const Reference& reference);
+  bool wants(const char* part) const { return options_.parts.empty() || options_.parts.contains(part); }
   void cold(Track& exact, const Reference& reference);
   void hits(Track& exact, const Reference& reference);
   void hits_and_decoder(Track& exact, const Reference& reference);
@@ -165,7 +170,7 @@ constexpr std::array<int64_t, 5> kKeeps = {32, 44, 64, 128, 256};
 constexpr int64_t kColdStep = 512;
 constexpr int64_t kTurn = 700, kTurnPrompt = 572;  ///< the rest of a turn is the answer
 
-void ReplayBench::session(std::vector<int32_t> text, int64_t number) {
+void ReplayBench::session(std::vector<int32_t> text) {
   std::set<int64_t> positions;
   for (int64_t n = kColdStep; n + kPage <= options_.length; n += kColdStep) {
     for (const int64_t keep : kKeeps) positions.insert(n - keep);
@@ -177,17 +182,25 @@ void ReplayBench::session(std::vector<int32_t> text, int64_t number) {
   const auto save = [&](int64_t position) { exact.state().save_window(snapshots_[position]); };
   const Reference reference = lab_.reference(exact, std::move(text), stops, save);
   std::fprintf(stderr, "  %.3f nats a token\n", reference.nll);
-  if (number == 1) {
-    // Two correct programs differ, too: the same run with other kernels.
-    Lab lab(other_, pool_);
-    Track track(other_, options_.length);
-    for (const Distance& d : lab.compare(track, reference, 0, options_.length))
-      cell("replay_other_kernels", {{"backend", other_.backend().name()}}).add(d);
+  if (wants("kernels")) other_kernels(reference);
+  if (wants("cold")) cold(exact, reference);
+  if (wants("hits")) hits(exact, reference);
+  if (wants("answers")) hits_and_decoder(exact, reference);
+  if (wants("turns")) turns(exact, reference);
+}
+
+// Two correct programs differ, too: the same exact run with other kernels, at the positions that are judged elsewhere.
+void ReplayBench::other_kernels(const Reference& reference) {
+  Lab lab(other_, pool_);
+  Track track(other_, options_.length);
+  for (const Distance& d : lab.compare(track, reference, 0, options_.length)) {
+    cell("replay_other_kernels", {{"position", "all"}}).add(d);
+    const int64_t range = d.position / 1024 * 1024;
+    if (d.position >= kPage) cell("replay_other_kernels", {{"position", fmt::format("{}-{}", range, range + 1023)}}).add(d);
+    // The last logits of a turn's prompt and all but the last of its answer.
+    if ((d.position + 1) % kTurn >= kTurnPrompt)
+      cell("replay_other_kernels", {{"turn", std::to_string(d.position / kTurn + 1)}}).add(d);
   }
-  cold(exact, reference);
-  hits(exact, reference);
-  hits_and_decoder(exact, reference);
-  turns(exact, reference);
 }
 
 // Nothing cached. Only the last tokens of the prompt run the decoder; the distance is from the end of the prompt.
@@ -375,7 +388,7 @@ void ReplayBench::plot(const std::string& distance_file, const std::string& turn
   distance.x_label = "tokens behind the hit (middle of the range)";
   distance.y_label = "mean KL, nats";
   int color = 0;
-  for (const int64_t replay : {int64_t{0}, window_, 2 * window_, 4 * window_}) {
+  for (const int64_t replay : {window_, 2 * window_, 4 * window_}) {  // without a replay the scale would show nothing else
     PlotLine l;
     l.label = fmt::format("replay {}", replay);
     l.color = color++;
@@ -419,10 +432,15 @@ int run_bench(int argc, char** argv) {
   app.add_option("--sessions", o.sessions, "Texts made of the suite's rows")->check(CLI::Range(1, 1000));
   app.add_option("--session-tokens", o.length)->check(CLI::Range(1500, 100000));
   app.add_option("--needles", o.needles, "Rows of each recall skill, a third of the long ones")->check(CLI::Range(3, 1000));
+  std::vector<std::string> parts;
   app.add_option("--seed", o.seed);
+  app.add_option("--part", parts, "Only this; may be repeated")
+      ->check(CLI::IsMember({"kernels", "cold", "hits", "answers", "turns", "needles"}))
+      ->allow_extra_args(false);
   app.add_option("--svg-distance", distance_file);
   app.add_option("--svg-turns", turn_file);
   CLI11_PARSE(app, argc, argv);
+  o.parts.insert(parts.begin(), parts.end());
 
   ThreadPool pool(threads);
   const auto tokenizer = must(Tokenizer::Load(directory + "/tokenizer.json"));
