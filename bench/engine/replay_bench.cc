@@ -415,6 +415,15 @@ void ReplayBench::plot(const std::string& distance_file, const std::string& turn
     }
     turn.lines.push_back(std::move(l));
   }
+  PlotLine control;
+  control.label = "other kernels (control)";
+  control.color = color;
+  control.dashed = true;
+  for (int i = 1; i <= 99; ++i) {
+    const double kl = mean_of("replay_other_kernels", {{"turn", std::to_string(i)}});
+    if (std::isfinite(kl)) control.points.push_back({static_cast<double>(i), kl});
+  }
+  turn.lines.push_back(std::move(control));
   if (!turn_file.empty()) write_file(turn_file, render_svg({turn}));
 }
 
