@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxSequences = int64_t{1} << 16;
-constexpr int64_t kMaxTokens = int64_t{1} << 24;
+constexpr int64_t kMaxTokens = int64_t{1} << 20;  // EngineOptions::validate
 constexpr int64_t kMaxQueued = int64_t{1} << 24;
 constexpr int64_t kMaxMemory = int64_t{1} << 46;  // 64 TiB
 constexpr double kMaxTtl = 1e9;
@@ -19,8 +19,10 @@ void take(const std::optional<T>& given, T& target) {
 
 }  // namespace
 
-void EngineFlags::add_to(CLI::App& c) {
+void EngineFlags::add_to(CLI::App& c, EngineUse use) {
   const auto in = [](CLI::Option* option, const char* group) { option->group(group); };
+  const bool serving = use == EngineUse::kServing;
+  const bool many = use != EngineUse::kPrompt;
 
   in(c.add_option("-m,--model", model, "Checkpoint folder: config.json, tokenizer.json, safetensors")
          ->required()
@@ -33,35 +35,53 @@ void EngineFlags::add_to(CLI::App& c) {
      "Model");
 
   const char* const schedule = "Scheduling";
-  in(add_whole(c, "--max-num-seqs", max_num_seqs, 1, kMaxSequences, "Sequences that run at once (default: 256)"), schedule);
-  in(add_whole(c, "--max-num-batched-tokens", max_num_batched_tokens, 1, kMaxTokens,
-               "Rows of one step (default: 512, or --max-num-seqs if that is more)"),
-     schedule);
-  in(add_whole(c, "--max-queued-requests", max_queued_requests, 1, kMaxQueued,
-               "Waiting requests, beyond which new ones are refused (default: 8192)"),
-     schedule);
+  if (many) {
+    const std::string most = serving ? "256" : "16";
+    in(add_whole(c, "--max-num-seqs", max_num_seqs, 1, kMaxSequences, "Sequences that run at once (default: " + most + ")"),
+       schedule);
+    in(add_whole(c, "--max-num-batched-tokens", max_num_batched_tokens, 1, kMaxTokens,
+                 "Rows of one step (default: 512, or --max-num-seqs if that is more)"),
+       schedule);
+  } else {
+    in(add_whole(c, "--max-num-batched-tokens,--prefill-chunk", max_num_batched_tokens, 1, kMaxTokens,
+                 "Prompt tokens per step (default: 512)"),
+       schedule);
+  }
+  if (serving) {
+    in(add_whole(c, "--max-queued-requests", max_queued_requests, 1, kMaxQueued,
+                 "Waiting requests, beyond which new ones are refused (default: 8192)"),
+       schedule);
+  }
   in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
+  add_cache_flags(c, use);
+}
 
-  const char* const cache = "Cache";
+void EngineFlags::add_cache_flags(CLI::App& c, EngineUse use) {
+  const bool serving = use == EngineUse::kServing;
+  const auto in = [](CLI::Option* option) { option->group("Cache"); };
   in(add_size(c, "--kv-cache-memory", kv_cache_memory, 1, kMaxMemory,
-              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB)"),
-     cache);
-  in(c.add_flag("--no-enable-prefix-caching", no_enable_prefix_caching, "Share nothing between requests"), cache);
-  in(add_real(c, "--cache-ttl-chat", cache_ttl_chat, 0, kMaxTtl, "Seconds that unused pages of chats stay (default: 600)", "S"),
-     cache);
-  in(add_real(c, "--cache-ttl-agent", cache_ttl_agent, 0, kMaxTtl, "The same for agents (default: 3600)", "S"), cache);
-  in(add_size(c, "--window-snapshot-memory", window_snapshot_memory, 0, kMaxMemory,
-              "Memory of window snapshots; 0: every hit is replayed (default: 256MiB)"),
-     cache);
-  in(add_real(c, "--window-snapshot-ttl", window_snapshot_ttl, 0, kMaxTtl, "Seconds that snapshots stay (default: 300)", "S"),
-     cache);
-  in(add_choice(c, "--replay", replay, {"bounded", "exact"}, "bounded, or exact: bitwise as if nothing were cached"), cache);
+              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB)"));
+  if (serving) {
+    in(c.add_flag("--no-enable-prefix-caching", no_enable_prefix_caching, "Share nothing between requests"));
+    in(add_real(c, "--cache-ttl-chat", cache_ttl_chat, 0, kMaxTtl, "Seconds that unused pages of chats stay (default: 600)",
+                "S"));
+    in(add_real(c, "--cache-ttl-agent", cache_ttl_agent, 0, kMaxTtl, "The same for agents (default: 3600)", "S"));
+  }
+  if (use != EngineUse::kPrompt) {
+    const std::string memory = serving ? "256MiB" : "0";
+    in(add_size(c, "--window-snapshot-memory", window_snapshot_memory, 0, kMaxMemory,
+                "Memory of window snapshots; 0: every hit is replayed (default: " + memory + ")"));
+  }
+  if (serving) {
+    in(add_real(c, "--window-snapshot-ttl", window_snapshot_ttl, 0, kMaxTtl, "Seconds that snapshots stay (default: 300)", "S"));
+  }
+  const std::string mode = serving ? "bounded" : "exact";
+  in(add_choice(c, "--replay", replay, {"bounded", "exact"},
+                "bounded, or exact: bitwise as if nothing were cached (default: " + mode + ")"));
   in(add_choice(c, "--decoder-replay", decoder_replay, {"compact", "off"},
-                "compact: decoder layers run for the end of the prompt only; or off"),
-     cache);
+                "In bounded mode; compact: decoder layers run for the end of the prompt only; or off (default: compact)"));
   in(add_whole(c, "--decoder-keep-tokens", decoder_keep_tokens, 1, kMaxTokens,
-               "That end, in tokens (default: the window and two draft blocks)"),
-     cache);
+               "That end, in tokens (default: the window and two draft blocks)"));
 }
 
 EngineOptions EngineFlags::to_options(EngineOptions base) const {

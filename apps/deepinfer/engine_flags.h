@@ -9,6 +9,13 @@
 
 namespace deepinfer::cli {
 
+/// What an engine is for. A command has the flags that mean something there.
+enum class EngineUse : uint8_t {
+  kServing,  ///< requests come at any time: all flags
+  kSuite,    ///< many prompts that are known beforehand: nothing waits or grows old
+  kPrompt,   ///< one prompt: nothing is shared either
+};
+
 /// Flags that every command with an engine shares. What is not given stays as it is in the base.
 struct EngineFlags {
   std::string model;
@@ -30,9 +37,12 @@ struct EngineFlags {
   std::optional<int64_t> max_queued_requests;
 
   /// The flags keep references to this object.
-  void add_to(CLI::App& command);
+  void add_to(CLI::App& command, EngineUse use = EngineUse::kServing);
   /// The flags over `base`, which is where the environment's settings belong. Every value was checked when it was parsed.
   EngineOptions to_options(EngineOptions base = {}) const;
+
+ private:
+  void add_cache_flags(CLI::App& command, EngineUse use);
 };
 
 }  // namespace deepinfer::cli

@@ -5,8 +5,10 @@
 #include "base/build_info.h"
 #include "base/mapped_file.h"
 #include "commands.h"
+#include "engine_flags.h"
 #include "eval_suite.h"
-#include "model_options.h"
+#include "flag_values.h"
+#include "model_engine.h"
 #include "progress.h"
 #include "terminal.h"
 
@@ -16,9 +18,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxReportBytes = int64_t{64} << 20;
+constexpr int64_t kRowsAtOnce = 16;
 
 struct EvalOptions {
-  ModelOptions model;
+  EngineFlags engine;
+  SuiteOptions run;
   std::string suite;
   SuiteFilter filter;
   std::string report;
@@ -90,21 +94,34 @@ std::string format_table(const EvalScore& scores) {
   return out + table_line("average over skills", std::to_string(rows), scores.average, scores.expected);
 }
 
-std::string format_speed(const SuiteResult& result, double seconds, const LoadedModel& loaded) {
-  return fmt::format("{:.1f} s: {} prompt tokens and {} decoded, {:.1f} tokens/s ({}, {} threads)\n", seconds,
-                     result.prompt_tokens, result.decoded_tokens,
-                     static_cast<double>(result.prompt_tokens + result.decoded_tokens) / seconds, loaded.backend->name(),
-                     loaded.pool->size());
+double work_saved(const SuiteResult& r) {
+  return r.full_row_layers > 0 ? 1 - static_cast<double>(r.row_layers) / static_cast<double>(r.full_row_layers) : 0;
 }
 
-std::string to_json(const EvalScore& scores, const SuiteResult& result, double seconds, const LoadedModel& loaded,
+std::string format_speed(const SuiteResult& result, double seconds, const ModelInfo& model) {
+  return fmt::format("{:.1f} s: {} prompt tokens and {} decoded, {:.1f} tokens/s ({}, {} threads)\n", seconds,
+                     result.prompt_tokens, result.decoded_tokens,
+                     static_cast<double>(result.prompt_tokens + result.decoded_tokens) / seconds, model.backend, model.threads);
+}
+
+/// Of bounded replay and of hits: what came from the cache and how much was left out.
+std::string format_replay(const SuiteResult& result, const EngineOptions& engine, const EvalOptions& options) {
+  if (engine.replay == ReplayMode::kExact && !options.run.hit.has_value()) return "";
+  return fmt::format(
+      "{} replay, decoder {}: {} rows with a hit, {} tokens cached, {} of them replayed; {} of {} row-layers, {:.1f} % saved\n",
+      replay_mode_name(engine.replay), decoder_replay_name(engine.decoder_replay), result.hit_rows, result.cached_tokens,
+      result.replayed_tokens, result.row_layers, result.full_row_layers, work_saved(result) * 100);
+}
+
+std::string to_json(const EvalScore& scores, const SuiteResult& result, double seconds, const Engine& engine,
                     const EvalOptions& options) {
   const auto nullable = [](std::optional<double> v) { return v.has_value() ? Json(*v) : Json(nullptr); };
+  const ModelInfo model = engine.model();
   Json json;
-  json["model"] = options.model.model;
+  json["model"] = options.engine.model;
   json["suite"] = options.suite;
-  json["backend"] = loaded.backend->name();
-  json["threads"] = loaded.pool->size();
+  json["backend"] = model.backend;
+  json["threads"] = model.threads;
   json["commit"] = build_commit();
   json["interrupted"] = result.interrupted;
   json["skills"] = Json::object();
@@ -118,12 +135,33 @@ std::string to_json(const EvalScore& scores, const SuiteResult& result, double s
   json["prompt_tokens"] = result.prompt_tokens;
   json["decoded_tokens"] = result.decoded_tokens;
   json["tokens_per_second"] = static_cast<double>(result.prompt_tokens + result.decoded_tokens) / seconds;
+  const EngineOptions& o = engine.options();
+  json["replay"] = Json{{"mode", replay_mode_name(o.replay)},
+                        {"decoder_replay", decoder_replay_name(o.decoder_replay)},
+                        {"decoder_keep_tokens", o.decoder_keep_tokens},
+                        {"window_snapshot_memory", o.window_snapshot_memory},
+                        {"hit_before_end", options.run.hit.has_value() ? Json(*options.run.hit) : Json(nullptr)},
+                        {"hit_rows", result.hit_rows},
+                        {"cached_tokens", result.cached_tokens},
+                        {"replayed_tokens", result.replayed_tokens},
+                        {"row_layers", result.row_layers},
+                        {"full_row_layers", result.full_row_layers},
+                        {"work_saved", work_saved(result)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Result<EngineOptions> engine_options(const EvalOptions& options) {
+  DI_ASSIGN_OR_RETURN(EngineOptions base, exact_options());
+  base.max_num_seqs = kRowsAtOnce;
+  base.enable_prefix_caching = options.run.hit.has_value();
+  base.window_snapshot_memory = 0;
+  return options.engine.to_options(std::move(base));
+}
+
 Result<int> run_eval(const EvalOptions& options) {
-  DI_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(options.model));
-  DI_ASSIGN_OR_RETURN(const Suite suite, load_suite(options.suite, loaded.config(), options.filter));
+  DI_ASSIGN_OR_RETURN(EngineOptions setting, engine_options(options));
+  DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, create_engine(std::move(setting)));
+  DI_ASSIGN_OR_RETURN(const Suite suite, load_suite(options.suite, engine->model(), options.filter));
   // Opened now: a long run should not end with a file that cannot be written.
   std::ofstream report;
   if (!options.report.empty()) {
@@ -138,12 +176,12 @@ Result<int> run_eval(const EvalOptions& options) {
   const auto show = [&](int64_t decided) {
     progress.update("rows", static_cast<double>(decided), total, fmt::format("{} of {}", decided, suite.rows.size()));
   };
-  DI_ASSIGN_OR_RETURN(const SuiteResult result, run_suite(*loaded.model, suite, show, [] { return interrupted(); }));
+  DI_ASSIGN_OR_RETURN(const SuiteResult result, run_suite(*engine, suite, options.run, show, [] { return interrupted(); }));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   progress.clear();
 
-  const EvalScore scores = score(suite, result, read_expected(options.model.model, suite.skills));
-  const std::string json = to_json(scores, result, seconds, loaded, options) + "\n";
+  const EvalScore scores = score(suite, result, read_expected(options.engine.model, suite.skills));
+  const std::string json = to_json(scores, result, seconds, *engine, options) + "\n";
   if (report.is_open()) {
     report.close();
     report.open(options.report, std::ios::binary | std::ios::trunc);
@@ -151,7 +189,11 @@ Result<int> run_eval(const EvalOptions& options) {
     report.close();
     if (!report) return Err(Status::DataLoss("--report: {}: cannot write", options.report));
   }
-  DI_RETURN_IF_ERROR(write_output(options.json ? json : format_table(scores) + format_speed(result, seconds, loaded)));
+  const auto table = [&] {
+    return format_table(scores) + format_speed(result, seconds, engine->model()) +
+           format_replay(result, engine->options(), options);
+  };
+  DI_RETURN_IF_ERROR(write_output(options.json ? json : table()));
   if (result.interrupted) fmt::print(stderr, "interrupted after {:.0f} s: only the rows decided so far\n", seconds);
   return result.interrupted ? kInterruptedExit : 0;
 }
@@ -162,7 +204,7 @@ void add_eval_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("eval", "Score a suite of skills: greedy answers against the expected ones");
   auto options = std::make_shared<EvalOptions>();
   EvalOptions& o = *options;
-  o.model.add_to(*command);
+  o.engine.add_to(*command, EngineUse::kSuite);
   command->add_option("--suite", o.suite, "JSON Lines: {\"skill\": text, \"prompt\": ids, \"answer\": ids}")
       ->required()
       ->type_name("FILE")
@@ -175,14 +217,30 @@ void add_eval_command(CLI::App& app, Command& chosen) {
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->group("Suite");
+  add_value(*command, "--hit", "Tokens before the end of each prompt, up to which whole pages of it are cached; none or all", "N",
+            [&o](const std::string& text) -> Status {
+              o.run.hit.reset();
+              if (text == "none") return Status::Ok();
+              if (text == "all") {
+                o.run.hit = 1;
+                return Status::Ok();
+              }
+              auto tokens = parse_whole(text, 1, int64_t{1} << 40);
+              if (!tokens) return Status(tokens.error().code(), tokens.error().message() + ", or none or all");
+              o.run.hit = *tokens;
+              return Status::Ok();
+            })
+      ->group("Suite");
   command->add_option("--report", o.report, "Write the result as JSON to a file, too")->type_name("FILE")->group("Output");
   command->add_flag("--json", o.json, "One JSON object instead of the table")->group("Output");
   command->footer(
       "A row passes when the greedy continuation of its prompt starts with its answer. Expected values are those of report.json "
       "in\n"
-      "the checkpoint folder. Ctrl-C prints what is decided so far (exit code 130).\n\n"
-      "Example:\n"
-      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8 --skill chat --skill sort");
+      "the checkpoint folder. Ctrl-C prints what is decided so far (exit code 130).\n"
+      "Rows share nothing, and prompts run through all layers (--replay exact, --hit none) unless told otherwise.\n\n"
+      "Examples:\n"
+      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8 --skill chat --skill sort\n"
+      "  deepinfer eval -m models/nano --suite skills.jsonl --replay bounded --hit 200");
   command->callback([options, &chosen] { chosen = [options] { return run_eval(*options); }; });
 }
 

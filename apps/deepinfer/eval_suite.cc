@@ -1,12 +1,13 @@
 #include "eval_suite.h"
 
 #include <algorithm>
-#include <cmath>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
-#include "generation.h"
 #include "terminal.h"
 
 namespace deepinfer::cli {
@@ -17,8 +18,10 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxSuiteBytes = int64_t{1} << 30;
 constexpr size_t kMaxSkillName = 100;
 constexpr size_t kMaxSkills = 1000;
-constexpr size_t kRowsAtOnce = 8;
-constexpr int64_t kPrefillChunk = 512;
+/// With a cache to fill, rows go in blocks: what one block needs must not be evicted before it is used.
+constexpr size_t kBlockRows = 64;
+/// How soon a signal is seen when nothing else happens.
+constexpr std::chrono::milliseconds kSignalInterval{20};
 
 Result<std::vector<int32_t>> read_ids(const Json& row, const char* field, int64_t vocab_size) {
   const auto at = row.find(field);
@@ -39,7 +42,7 @@ Result<std::vector<int32_t>> read_ids(const Json& row, const char* field, int64_
   return ids;
 }
 
-Result<SuiteRow> read_row(std::string_view line, const ModelConfig& config, std::string& skill) {
+Result<SuiteRow> read_row(std::string_view line, const ModelInfo& model, std::string& skill) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Err(Status::InvalidArgument("not a JSON object"));
   const auto name = json.find("skill");
@@ -49,112 +52,188 @@ Result<SuiteRow> read_row(std::string_view line, const ModelConfig& config, std:
     return Err(Status::InvalidArgument("skill: must be one line of 1 to {} bytes", kMaxSkillName));
   }
   SuiteRow row;
-  DI_ASSIGN_OR_RETURN(row.prompt, read_ids(json, "prompt", config.vocab_size));
-  DI_ASSIGN_OR_RETURN(row.answer, read_ids(json, "answer", config.vocab_size));
+  DI_ASSIGN_OR_RETURN(row.prompt, read_ids(json, "prompt", model.vocab_size));
+  DI_ASSIGN_OR_RETURN(row.answer, read_ids(json, "answer", model.vocab_size));
   const auto length = static_cast<int64_t>(row.prompt.size() + row.answer.size());
-  if (length > config.max_position_embeddings) {
-    return Err(Status::OutOfRange("prompt and answer have {} tokens, max_position_embeddings is {}", length,
-                                  config.max_position_embeddings));
-  }
+  if (length > model.max_model_len)
+    return Err(Status::OutOfRange("prompt and answer have {} tokens, max_model_len is {}", length, model.max_model_len));
   return row;
-}
-
-/// Lowest id on ties; NaN is never the largest.
-int32_t greedy(std::span<const float> logits) {
-  size_t best = 0;
-  for (size_t i = 1; i < logits.size(); ++i) {
-    if (logits[i] > logits[best] || std::isnan(logits[best])) best = i;
-  }
-  return static_cast<int32_t>(best);
 }
 
 struct ActiveRow {
   const SuiteRow* row = nullptr;
-  std::unique_ptr<SequenceState> state;
-  size_t matched = 0;  ///< tokens of the answer so far; the last of them has not been run yet
+  RequestHandle handle;
+  size_t matched = 0;  ///< tokens of the answer so far
+};
+
+/// Wakes the one who waits for news of any request; engine threads ring it.
+class Bell {
+ public:
+  void ring() {
+    {
+      const std::lock_guard lock(mutex_);
+      rung_ = true;
+    }
+    bell_.notify_one();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    bell_.wait_for(lock, kSignalInterval, [&] { return rung_; });
+    rung_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable bell_;
+  bool rung_ = false;
 };
 
 class SuiteRun {
  public:
-  SuiteRun(Model& model, const Suite& suite, FunctionRef<void(int64_t)> on_progress, FunctionRef<bool()> stop)
-      : model_(model), suite_(suite), on_progress_(on_progress), stop_(stop) {
+  SuiteRun(Engine& engine, const Suite& suite, const SuiteOptions& options, FunctionRef<void(int64_t)> on_progress,
+           FunctionRef<bool()> stop)
+      : engine_(engine),
+        suite_(suite),
+        options_(options),
+        on_progress_(on_progress),
+        stop_(stop),
+        page_(engine.model().page_tokens),
+        at_once_(static_cast<size_t>(engine.options().max_num_seqs)) {
     result_.rows.resize(suite.skills.size());
     result_.passed.resize(suite.skills.size());
-    logits_.resize(static_cast<size_t>(model.config().vocab_size));
   }
 
-  Result<SuiteResult> Run() {
-    while (next_ < suite_.rows.size() || !active_.empty()) {
-      while (active_.size() < kRowsAtOnce && next_ < suite_.rows.size() && !stop_())
-        DI_RETURN_IF_ERROR(start(suite_.rows[next_++]));
-      if (stop_()) {
-        result_.interrupted = true;
-        break;
-      }
-      if (!active_.empty()) DI_RETURN_IF_ERROR(step());
+  Result<SuiteResult> run() {
+    const size_t total = suite_.rows.size();
+    const size_t block = options_.hit.has_value() ? kBlockRows : total;
+    for (size_t first = 0; first < total && !result_.interrupted; first += block) {
+      const size_t end = std::min(first + block, total);
+      if (options_.hit.has_value()) DI_RETURN_IF_ERROR(fill_cache(first, end));
+      const EngineStats before = settled_stats();
+      DI_RETURN_IF_ERROR(run_rows(first, end));
+      const EngineStats after = settled_stats();
+      result_.row_layers += after.row_layers - before.row_layers;
+      result_.full_row_layers += after.full_row_layers - before.full_row_layers;
     }
     return std::move(result_);
   }
 
  private:
-  Status start(const SuiteRow& row) {
-    ActiveRow active{&row, model_.new_sequence(), 0};
-    auto rows = prefill(model_, *active.state, row.prompt, kPrefillChunk, stop_, logits_);
-    if (!rows) return rows.error();
-    if (*rows < static_cast<int64_t>(row.prompt.size())) return Status::Ok();  // interrupted: not decided
-    result_.prompt_tokens += *rows;
-    if (!decide(active, greedy(logits_))) active_.push_back(std::move(active));
-    return Status::Ok();
+  Request request(size_t index, size_t prompt_tokens, size_t max_tokens) const {
+    const SuiteRow& row = suite_.rows[index];
+    Request request;
+    request.prompt.assign(row.prompt.begin(), row.prompt.begin() + static_cast<std::ptrdiff_t>(prompt_tokens));
+    request.sampling.temperature = 0;
+    request.seed = 0;
+    request.max_tokens = static_cast<int64_t>(max_tokens);
+    request.ignore_eos = true;
+    request.detokenize = false;
+    request.cache_salt = std::to_string(index);
+    return request;
   }
 
-  /// One token for every active row.
-  Status step() {
-    std::vector<int32_t> tokens;
-    std::vector<StepSequence> sequences;
-    std::vector<int32_t> logit_rows;
-    for (const ActiveRow& active : active_) {
-      tokens.push_back(active.row->answer[active.matched - 1]);
-      sequences.push_back({active.state.get(), 1});
-      logit_rows.push_back(static_cast<int32_t>(logit_rows.size()));
+  /// Runs the start of each prompt, up to the page where its hit is to end.
+  Status fill_cache(size_t first, size_t end) {
+    std::vector<RequestHandle> handles;
+    for (size_t i = first; i < end; ++i) {
+      const auto prompt = static_cast<int64_t>(suite_.rows[i].prompt.size());
+      const int64_t boundary = std::max<int64_t>(prompt - *options_.hit, 0) / page_ * page_;
+      if (boundary == 0) continue;
+      auto handle = engine_.submit(request(i, static_cast<size_t>(boundary), 1));
+      if (!handle) return handle.error();
+      handles.push_back(*std::move(handle));
     }
-    StepBatch batch;
-    batch.tokens = tokens;
-    batch.sequences = sequences;
-    batch.logit_rows = logit_rows;
-    const auto out = model_.forward(batch);
-    if (!out) return out.error();
-    const auto vocab = static_cast<size_t>(model_.config().vocab_size);
-    size_t row = 0;
-    std::erase_if(active_, [&](ActiveRow& active) { return decide(active, greedy(out->logits.subspan(row++ * vocab, vocab))); });
+    for (RequestHandle& handle : handles) {
+      while (!handle.finished()) {
+        const auto news = handle.next_for(kSignalInterval);
+        if (stop_() && !result_.interrupted) {
+          result_.interrupted = true;
+          for (RequestHandle& each : handles) each.cancel();
+        }
+        if (news.has_value() && news->finish == FinishReason::kError) return news->error;
+      }
+    }
     return Status::Ok();
   }
 
-  /// Takes in the next greedy token of a row; true once the row has passed or failed.
-  bool decide(ActiveRow& active, int32_t token) {
-    const SuiteRow& row = *active.row;
-    ++result_.decoded_tokens;
-    const bool right = row.answer[active.matched] == token;
-    if (right && ++active.matched < row.answer.size()) return false;
-    ++result_.rows[row.skill];
-    result_.passed[row.skill] += right ? 1 : 0;
-    on_progress_(++decided_);
-    return true;
+  Status run_rows(size_t next, size_t end) {
+    while (next < end || !active_.empty()) {
+      if (stop_()) result_.interrupted = true;
+      if (result_.interrupted) break;
+      while (active_.size() < at_once_ && next < end) {
+        const SuiteRow& row = suite_.rows[next];
+        auto handle = engine_.submit(request(next, row.prompt.size(), row.answer.size()));
+        if (!handle) return handle.error();
+        active_.push_back({&row, *std::move(handle)});
+        active_.back().handle.set_callback([bell = bell_] { bell->ring(); });
+        ++next;
+      }
+      bell_->wait();
+      Status failed;
+      std::erase_if(active_, [&](ActiveRow& active) { return failed.ok() && take_news(active, failed); });
+      DI_RETURN_IF_ERROR(failed);
+    }
+    for (ActiveRow& active : active_) active.handle.cancel();
+    active_.clear();
+    return Status::Ok();
   }
 
-  Model& model_;
+  /// True once the row has passed or failed.
+  bool take_news(ActiveRow& active, Status& failed) {
+    const SuiteRow& row = *active.row;
+    while (const auto news = active.handle.poll()) {
+      if (news->finish == FinishReason::kError) {
+        failed = news->error;
+        return false;
+      }
+      for (const int32_t token : news->tokens) {
+        if (active.matched == 0) count_prompt(news->usage);
+        ++result_.decoded_tokens;
+        const bool right = row.answer[active.matched] == token;
+        if (right && ++active.matched < row.answer.size()) continue;
+        active.handle.cancel();
+        ++result_.rows[row.skill];
+        result_.passed[row.skill] += right ? 1 : 0;
+        on_progress_(++decided_);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void count_prompt(const Usage& usage) {
+    result_.prompt_tokens += usage.prompt_tokens;
+    result_.hit_rows += usage.cached_tokens > 0 ? 1 : 0;
+    result_.cached_tokens += usage.cached_tokens;
+    result_.replayed_tokens += usage.replayed_tokens;
+  }
+
+  /// Nothing runs, and every step that gave a token has been counted.
+  EngineStats settled_stats() const {
+    EngineStats stats = engine_.stats();
+    while (stats.running + stats.waiting > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      stats = engine_.stats();
+    }
+    return stats;
+  }
+
+  Engine& engine_;
   const Suite& suite_;
+  const SuiteOptions options_;
   FunctionRef<void(int64_t)> on_progress_;
   FunctionRef<bool()> stop_;
+  const int64_t page_;
+  const size_t at_once_;
+  const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
   SuiteResult result_;
-  std::vector<float> logits_;
   std::vector<ActiveRow> active_;
-  size_t next_ = 0;
   int64_t decided_ = 0;
 };
 
 }  // namespace
 
-Result<Suite> load_suite(const std::string& path, const ModelConfig& config, const SuiteFilter& filter) {
+Result<Suite> load_suite(const std::string& path, const ModelInfo& model, const SuiteFilter& filter) {
   DI_ASSIGN_OR_RETURN(const std::string text, read_input(path, kMaxSuiteBytes));
   Suite suite;
   std::vector<int64_t> taken;
@@ -167,7 +246,7 @@ Result<Suite> load_suite(const std::string& path, const ModelConfig& config, con
     ++line_number;
     if (line.empty()) continue;
     std::string skill;
-    auto row = read_row(line, config, skill);
+    auto row = read_row(line, model, skill);
     if (!row) return Err(row.error().with_context(fmt::format("{} line {}", path, line_number)));
     if (known.insert(skill).second && known.size() > kMaxSkills) {
       return Err(Status::OutOfRange("{} line {}: more than {} skills", path, line_number, kMaxSkills));
@@ -190,9 +269,9 @@ Result<Suite> load_suite(const std::string& path, const ModelConfig& config, con
   return suite;
 }
 
-Result<SuiteResult> run_suite(Model& model, const Suite& suite, FunctionRef<void(int64_t)> on_progress,
-                              FunctionRef<bool()> stop) {
-  return SuiteRun(model, suite, on_progress, stop).Run();
+Result<SuiteResult> run_suite(Engine& engine, const Suite& suite, const SuiteOptions& options,
+                              FunctionRef<void(int64_t decided)> on_progress, FunctionRef<bool()> stop) {
+  return SuiteRun(engine, suite, options, on_progress, stop).run();
 }
 
 }  // namespace deepinfer::cli

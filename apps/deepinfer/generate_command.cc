@@ -1,15 +1,20 @@
 #include <sys/random.h>
 
 #include <charconv>
+#include <chrono>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/status.h"
 #include "commands.h"
-#include "generation.h"
-#include "model_options.h"
+#include "engine_flags.h"
+#include "model_engine.h"
 #include "performance.h"
 #include "protocol/prompt.h"
 #include "terminal.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
 
 namespace deepinfer::cli {
@@ -17,17 +22,19 @@ namespace {
 
 constexpr int64_t kMaxPromptBytes = int64_t{64} << 20;
 constexpr int64_t kDefaultMaxTokens = 256;
+/// How soon a signal is seen when no token comes.
+constexpr std::chrono::milliseconds kSignalInterval{20};
+
+using Clock = std::chrono::steady_clock;
 
 struct GenerateOptions {
-  ModelOptions model;
+  EngineFlags engine;
   std::optional<std::string> prompt;
   std::optional<std::string> prompt_file;
   std::optional<std::string> system;
   std::optional<std::string> effort;
   std::optional<std::string> seed;  ///< as text: the library would saturate what is too large
-  std::optional<int64_t> max_model_len;
   int64_t max_tokens = kDefaultMaxTokens;
-  int64_t prefill_chunk = 512;
   SamplingParams sampling;
   bool raw = false;
   bool chat = false;
@@ -97,41 +104,113 @@ Result<std::vector<int32_t>> encode(const GenerateOptions& options, const Tokeni
   return encode_prompt(tokenizer, render_prompt(prompt));
 }
 
-Result<GenerationRequest> make_request(const GenerateOptions& options, const LoadedModel& loaded, const std::string& text,
-                                       uint64_t seed) {
-  const ModelConfig& config = loaded.config();
-  GenerationRequest request;
-  DI_ASSIGN_OR_RETURN(request.prompt, encode(options, *loaded.tokenizer, text));
+/// `context`: tokens of prompt and answer together.
+Result<Request> make_request(const GenerateOptions& options, const Engine& engine, int64_t context, const std::string& text,
+                             uint64_t seed) {
+  const ModelInfo model = engine.model();
+  Request request;
+  DI_ASSIGN_OR_RETURN(request.prompt, encode(options, *engine.tokenizer(), text));
   for (const int32_t id : request.prompt) {
-    if (id >= config.vocab_size)
-      return Err(Status::DataLoss("tokenizer.json: token id {}, vocab_size is {}", id, config.vocab_size));
+    if (id >= model.vocab_size)
+      return Err(Status::DataLoss("tokenizer.json: token id {}, vocab_size is {}", id, model.vocab_size));
   }
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  const int64_t context =
-      std::min(options.max_model_len.value_or(config.max_position_embeddings), config.max_position_embeddings);
   if (prompt_tokens >= context) {
     return Err(Status::OutOfRange("the prompt has {} tokens, the context holds {} and needs room for one more ({})",
                                   prompt_tokens, context,
-                                  context < config.max_position_embeddings ? "--max-model-len" : "max_position_embeddings"));
+                                  context < model.max_model_len ? "--max-model-len" : "max_position_embeddings"));
   }
   request.max_tokens = std::min(options.max_tokens, context - prompt_tokens);
-  request.prefill_chunk = options.prefill_chunk;
   request.sampling = options.sampling;
-  request.sampling.seed = seed;
-  if (!options.ignore_eos) request.sampling.stop_token_ids.push_back(static_cast<int32_t>(config.eos_token_id));
-  DI_RETURN_IF_ERROR(request.sampling.validate(config.vocab_size));
+  request.seed = seed;
+  request.ignore_eos = options.ignore_eos;
+  request.skip_special_tokens = !options.raw;
   return request;
 }
 
-std::string to_json(const std::string& text, const GenerationRequest& request, const Generation& run, const Performance& p) {
+struct Answer {
+  std::string text;
+  std::vector<int32_t> tokens;  ///< the stop token included
+  AnswerTimes times;
+  bool interrupted = false;
+  Status written;
+};
+
+/// When news came, told by the engine's thread: a slow reader of the text does not count.
+class NewsClock {
+ public:
+  explicit NewsClock(Clock::time_point start) : first_(start), last_(start) {}
+  void tick() {
+    const std::lock_guard lock(mutex_);
+    last_ = Clock::now();
+    if (!ticked_) first_ = last_;
+    ticked_ = true;
+  }
+  std::pair<Clock::time_point, Clock::time_point> first_and_last() const {
+    const std::lock_guard lock(mutex_);
+    return {first_, last_};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Clock::time_point first_, last_;
+  bool ticked_ = false;
+};
+
+double seconds_between(Clock::time_point from, Clock::time_point to) { return std::chrono::duration<double>(to - from).count(); }
+
+/// The text as it comes, to standard output if `stream`. A signal or a reader that goes away ends it. The engine is shut down.
+Result<Answer> answer(Engine& engine, Request request, bool stream) {
+  const ModelInfo model = engine.model();
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const bool show_special = !request.skip_special_tokens;
+  Answer out;
+  bool cancelled = false;
+  const auto start = Clock::now();
+  const auto clock = std::make_shared<NewsClock>(start);
+  DI_ASSIGN_OR_RETURN(RequestHandle handle, engine.submit(std::move(request)));
+  handle.set_callback([clock] { clock->tick(); });
+  while (!handle.finished()) {
+    const std::optional<Output> news = handle.next_for(kSignalInterval);
+    if (!cancelled && (interrupted() || !out.written.ok())) {
+      cancelled = true;
+      handle.cancel();
+    }
+    if (!news.has_value()) continue;
+    out.tokens.insert(out.tokens.end(), news->tokens.begin(), news->tokens.end());
+    std::string piece = news->text;
+    // The engine's text ends before EOS; what shows special tokens shows that one, too.
+    if (show_special && news->finish == FinishReason::kStop) piece += engine.decode({out.tokens.back()}, /*skip_special=*/false);
+    out.text += piece;
+    if (stream && out.written.ok() && !piece.empty()) out.written = write_output(piece);
+    if (!news->finish.has_value()) continue;
+    if (*news->finish == FinishReason::kError) return Err(news->error);
+    out.interrupted = *news->finish == FinishReason::kCancelled;
+    out.times.finish = out.interrupted ? "interrupted" : finish_reason_name(*news->finish);
+  }
+  engine.shutdown();  // its threads have ended, so the last tick has come
+  const auto [first, last] = clock->first_and_last();
+  AnswerTimes& t = out.times;
+  t.tokens = static_cast<int64_t>(out.tokens.size());
+  // Before the first token nothing but the prompt has run.
+  t.prefill_tokens = t.tokens > 0 ? prompt_tokens : std::min(prompt_tokens, engine.stats().row_layers / model.layers);
+  t.prefill_seconds = seconds_between(start, first);
+  t.decode_steps = std::max<int64_t>(t.tokens - 1, 0);
+  t.decode_seconds = seconds_between(first, last);
+  const int64_t positions = prompt_tokens + std::max<int64_t>(t.tokens - 1, 0);
+  t.cache_bytes = (positions + model.page_tokens - 1) / model.page_tokens * model.page_bytes + model.sequence_bytes;
+  return out;
+}
+
+std::string to_json(const Answer& answer, int64_t prompt_tokens, uint64_t seed, const Performance& p) {
   using Json = nlohmann::ordered_json;
+  const AnswerTimes& run = p.run;
   Json json;
-  json["text"] = text;
-  json["token_ids"] = run.tokens;
-  json["finish_reason"] = finish_reason_name(run.finish);
-  json["usage"] = Json{{"prompt_tokens", request.prompt.size()},
-                       {"completion_tokens", run.tokens.size()},
-                       {"total_tokens", request.prompt.size() + run.tokens.size()}};
+  json["text"] = answer.text;
+  json["token_ids"] = answer.tokens;
+  json["finish_reason"] = run.finish;
+  json["usage"] =
+      Json{{"prompt_tokens", prompt_tokens}, {"completion_tokens", run.tokens}, {"total_tokens", prompt_tokens + run.tokens}};
   const auto nullable = [](double value) { return value > 0 ? Json(value) : Json(nullptr); };
   json["timings"] = Json{{"load_ms", p.load.total * 1e3},
                          {"prefill_ms", run.prefill_seconds * 1e3},
@@ -143,11 +222,22 @@ std::string to_json(const std::string& text, const GenerationRequest& request, c
                          {"memory_fraction", p.memory_rate > 0 ? Json(p.weight_rate / p.memory_rate) : Json(nullptr)},
                          {"weights_fit_in_cache", p.weights_fit_in_cache}};
   json["memory"] =
-      Json{{"peak_resident_bytes", p.peak_resident_bytes}, {"weight_bytes", p.weight_bytes}, {"cache_bytes", run.state_bytes}};
+      Json{{"peak_resident_bytes", p.peak_resident_bytes}, {"weight_bytes", p.weight_bytes}, {"cache_bytes", run.cache_bytes}};
   json["backend"] = p.backend;
   json["threads"] = p.threads;
-  json["seed"] = request.sampling.seed;
+  json["seed"] = seed;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// For one prompt: nothing to share, and a context that is cut here, so that more than the model's is no error.
+Result<EngineOptions> engine_options(const GenerateOptions& options) {
+  DI_ASSIGN_OR_RETURN(EngineOptions base, exact_options());
+  base.max_num_seqs = 1;
+  base.enable_prefix_caching = false;
+  base.window_snapshot_memory = 0;
+  EngineOptions out = options.engine.to_options(std::move(base));
+  out.max_model_len = 0;
+  return out;
 }
 
 Result<int> run_generate(const GenerateOptions& options) {
@@ -159,36 +249,28 @@ Result<int> run_generate(const GenerateOptions& options) {
     if (!effort) return Err(effort.error().with_context(fmt::format("--reasoning-effort is \"{}\"", *options.effort)));
   }
   DI_ASSIGN_OR_RETURN(const uint64_t seed, choose_seed(options.seed));
-  DI_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model(options.model));
-  DI_ASSIGN_OR_RETURN(const GenerationRequest request, make_request(options, loaded, prompt, seed));
+  DI_ASSIGN_OR_RETURN(EngineOptions setting, engine_options(options));
+  DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, create_engine(std::move(setting)));
+  const ModelInfo model = engine->model();
+  const int64_t context = std::min(options.engine.max_model_len.value_or(model.max_model_len), model.max_model_len);
+  DI_ASSIGN_OR_RETURN(Request request, make_request(options, *engine, context, prompt, seed));
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
 
   catch_signals();
-  Detokenizer detokenizer(loaded.tokenizer, /*skip_special=*/!options.raw);
-  std::string text;
-  Status written;
-  const auto emit = [&](const std::string& piece) {
-    text += piece;
-    if (!options.json && written.ok() && !piece.empty()) written = write_output(piece);
-  };
-  const auto on_token = [&](int32_t token) {
-    emit(detokenizer.push(token));
-    return written.ok();
-  };
-  DI_ASSIGN_OR_RETURN(const Generation run, generate(*loaded.model, request, on_token, [] { return interrupted(); }));
-  emit(detokenizer.finish());
+  DI_ASSIGN_OR_RETURN(Answer run, answer(*engine, std::move(request), !options.json));
 
   if (options.json) {
-    written = write_output(to_json(text, request, run, measure_performance(loaded, run)) + "\n");
+    run.written = write_output(to_json(run, prompt_tokens, seed, measure_performance(model, run.times)) + "\n");
   } else {
-    if (stdout_is_terminal() && !text.ends_with('\n')) written = write_output("\n");
+    if (stdout_is_terminal() && !run.text.ends_with('\n')) run.written = write_output("\n");
     if (!options.no_perf) {
-      const std::string lines = format_performance(measure_performance(loaded, run));
+      const std::string lines = format_performance(measure_performance(model, run.times));
       fmt::print(stderr, "\n{}seed      {}\n", lines, seed);
     }
   }
   // A reader that has seen enough (head) is no error.
-  if (!written.ok() && written.code() != StatusCode::kCancelled) return Err(written);
-  return run.finish == FinishReason::kInterrupted && interrupted() ? kInterruptedExit : 0;
+  if (!run.written.ok() && run.written.code() != StatusCode::kCancelled) return Err(run.written);
+  return run.interrupted && interrupted() ? kInterruptedExit : 0;
 }
 
 void add_sampling_options(CLI::App& command, GenerateOptions& o) {
@@ -215,15 +297,7 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt; the text is streamed to standard output");
   auto options = std::make_shared<GenerateOptions>();
   GenerateOptions& o = *options;
-  o.model.add_to(*command);
-  command->add_option("--prefill-chunk", o.prefill_chunk, "Prompt tokens per step (default: 512)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->type_name("N")
-      ->group("Model");
-  command->add_option("--max-model-len", o.max_model_len, "A smaller context than the model's")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->type_name("N")
-      ->group("Model");
+  o.engine.add_to(*command, EngineUse::kPrompt);
 
   CLI::Option* prompt =
       command->add_option("-p,--prompt", o.prompt, "The prompt (default: from standard input)")->type_name("TEXT");
@@ -245,7 +319,10 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   command->add_flag("--json", o.json, "One JSON object on standard output at the end, nothing streamed")->group("Output");
   command->add_flag("--no-perf", o.no_perf, "No statistics after the text")->group("Output");
   command->footer(
-      "Ctrl-C ends the text after the current step (exit code 130). Statistics go to standard error.\n\n"
+      "Ctrl-C ends the text after the current step (exit code 130). Statistics go to standard error.\n"
+      "The prompt runs through all layers (--replay exact). A server leaves out decoder layers for most of it (--replay "
+      "bounded),\n"
+      "which is faster and can change the text.\n\n"
       "Examples:\n"
       "  deepinfer generate -m models/nano -p 'Tell me a story about a fox and a lamp.' --temperature 0\n"
       "  deepinfer generate -m models/nano --think -p 'What is 123 + 456?' --json\n"

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/memory_bandwidth.h"
+#include "base/status.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -24,17 +25,17 @@ int64_t peak_resident_bytes() {
   return 0;
 }
 
-Performance measure_performance(const LoadedModel& loaded, const Generation& run) {
+Performance measure_performance(const ModelInfo& model, const AnswerTimes& run) {
   Performance p;
   p.peak_resident_bytes = peak_resident_bytes();
-  p.load = loaded.times;
+  p.load = model.load;
   p.run = run;
-  p.backend = loaded.backend->name();
-  p.threads = loaded.pool->size();
-  p.weight_bytes = loaded.checkpoint->total_bytes();
+  p.backend = model.backend;
+  p.threads = model.threads;
+  p.weight_bytes = model.weight_bytes;
   p.prefill_rate = rate(run.prefill_tokens, run.prefill_seconds);
   p.decode_rate = rate(run.decode_steps, run.decode_seconds);
-  p.active_weight_bytes = loaded.model->active_weight_bytes();
+  p.active_weight_bytes = model.active_weight_bytes;
   p.weight_rate = static_cast<double>(p.active_weight_bytes) * p.decode_rate;
   p.weights_fit_in_cache = p.active_weight_bytes < last_level_cache_bytes();
   if (run.decode_steps > 0) {
@@ -46,19 +47,19 @@ Performance measure_performance(const LoadedModel& loaded, const Generation& run
 }
 
 std::string format_performance(const Performance& p) {
-  const Generation& run = p.run;
+  const AnswerTimes& run = p.run;
   std::string out = fmt::format("load      {:.1f} ms (checkpoint {:.1f} ms, tokenizer {:.1f} ms beside it, model {:.1f} ms)\n",
                                 p.load.total * 1e3, p.load.checkpoint * 1e3, p.load.tokenizer * 1e3, p.load.model * 1e3);
   out += fmt::format("prompt    {} tokens, {:.1f} tokens/s\n", run.prefill_tokens, p.prefill_rate);
-  out += fmt::format("generated {} tokens, {:.1f} tokens/s, {} ({}, {} threads)\n", run.tokens.size(), p.decode_rate,
-                     finish_reason_name(run.finish), p.backend, p.threads);
+  out += fmt::format("generated {} tokens, {:.1f} tokens/s, {} ({}, {} threads)\n", run.tokens, p.decode_rate, run.finish,
+                     p.backend, p.threads);
   if (p.memory_rate > 0) {
     out +=
         fmt::format("weights   {:.2f} GB/s read, {:.2f} of the {:.2f} GB/s that this machine reads{}\n", p.weight_rate / 1e9,
                     p.weight_rate / p.memory_rate, p.memory_rate / 1e9, p.weights_fit_in_cache ? " (weights fit in cache)" : "");
   }
   out += fmt::format("memory    {:.1f} MiB resident at most, of it weights {:.1f} MiB and caches {:.1f} MiB\n",
-                     mib(p.peak_resident_bytes), mib(p.weight_bytes), mib(run.state_bytes));
+                     mib(p.peak_resident_bytes), mib(p.weight_bytes), mib(run.cache_bytes));
   return out;
 }
 

@@ -3,15 +3,25 @@
 #include <cstdint>
 #include <string>
 
-#include "generation.h"
-#include "model_options.h"
+#include "deepinfer/engine.h"
 
 namespace deepinfer::cli {
+
+/// What one answer took.
+struct AnswerTimes {
+  int64_t prefill_tokens = 0;  ///< fewer than the prompt's only if interrupted
+  double prefill_seconds = 0;  ///< up to the first token
+  int64_t tokens = 0;          ///< of the answer
+  int64_t decode_steps = 0;    ///< tokens after the first
+  double decode_seconds = 0;   ///< from then on
+  int64_t cache_bytes = 0;     ///< pages and windows of the sequence at the end
+  std::string_view finish;     ///< "stop", "length", "interrupted"
+};
 
 /// What a run took, for the lines after the text and for JSON.
 struct Performance {
   LoadTimes load;
-  Generation run;  ///< without use for its tokens
+  AnswerTimes run;
   std::string backend;
   int threads = 0;
   double prefill_rate = 0;          ///< tokens a second
@@ -25,7 +35,7 @@ struct Performance {
 };
 
 /// Measures the memory, which takes a moment, unless nothing was decoded.
-Performance measure_performance(const LoadedModel& loaded, const Generation& run);
+Performance measure_performance(const ModelInfo& model, const AnswerTimes& run);
 
 /// For people; lines end with a newline.
 std::string format_performance(const Performance& p);

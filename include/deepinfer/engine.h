@@ -18,6 +18,7 @@
 namespace deepinfer {
 
 class RequestStream;
+class Tokenizer;
 
 /// What `submit` returns: the stream of outputs of one request. Any thread may use it; copies share the stream. The request
 /// goes on when the last copy is dropped; `cancel` ends it.
@@ -68,12 +69,29 @@ struct EngineStats {
   double device_idle_seconds = 0;  ///< the device waited although something was running
 };
 
+/// What `Engine::Create` took, seconds.
+struct LoadTimes {
+  double checkpoint = 0;  ///< beside the tokenizer, in another thread
+  double tokenizer = 0;   ///< with the Engram token map
+  double model = 0;
+  double total = 0;
+};
+
+/// What has been loaded; the same for the engine's whole life.
 struct ModelInfo {
   std::string name;  ///< last part of the checkpoint folder
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;
   int64_t page_tokens = 0;  ///< granularity of cache hits
   int64_t bos_token_id = 0, eos_token_id = 0;
+  int64_t layers = 0;
+  int64_t page_bytes = 0;           ///< of `page_tokens` positions in the KV cache
+  int64_t sequence_bytes = 0;       ///< that a running sequence needs besides its pages: windows of all layers
+  int64_t weight_bytes = 0;         ///< of the checkpoint
+  int64_t active_weight_bytes = 0;  ///< that one decode step of one sequence reads
+  std::string backend;              ///< with the kernels that this processor gets, as "cpu/avx512-bf16"
+  int threads = 0;                  ///< of the backend
+  LoadTimes load;
 };
 
 /// The engine: many requests at once over one model. Every member may be called from any thread at any time.
@@ -104,6 +122,8 @@ class Engine {
   /// Token ids of a conversation with one user turn, ready for the answer.
   virtual Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking = false) const = 0;
   virtual std::string decode(const std::vector<int32_t>& tokens, bool skip_special = true) const = 0;
+  /// The model's tokenizer (src/tokenizer/tokenizer.h), for prompts that the above cannot spell.
+  virtual std::shared_ptr<const Tokenizer> tokenizer() const = 0;
 
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -56,6 +57,9 @@ struct EngineOptions {
   bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
   int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers ResourceExhausted
   double priority_interval = 10;       ///< seconds of waiting that make up for one step of priority
+
+  /// Bytes of the checkpoint that have been read, and all of them; called while `Engine::Create` runs, and dropped then.
+  std::function<void(int64_t done, int64_t total)> load_progress;
 
   /// Limits that need no model. Everything that depends on the model is checked by `Engine::Create`.
   Status validate() const;

@@ -62,6 +62,7 @@ class EngineImpl final : public Engine {
         windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
         executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs),
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
+        sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
         inbox_(std::make_shared<Inbox>()) {
     limits_.vocab_size = loaded_.config().vocab_size;
     limits_.eos_token_id = loaded_.config().eos_token_id;
@@ -134,7 +135,15 @@ class EngineImpl final : public Engine {
             .max_model_len = options_.max_model_len,
             .page_tokens = kPagePositions,
             .bos_token_id = config.bos_token_id,
-            .eos_token_id = config.eos_token_id};
+            .eos_token_id = config.eos_token_id,
+            .layers = config.num_hidden_layers,
+            .page_bytes = loaded_.model->page_layout().page_bytes,
+            .sequence_bytes = sequence_bytes_,
+            .weight_bytes = loaded_.checkpoint->total_bytes(),
+            .active_weight_bytes = loaded_.model->active_weight_bytes(),
+            .backend = loaded_.backend->name(),
+            .threads = loaded_.pool->size(),
+            .load = loaded_.times};
   }
 
   std::vector<int32_t> encode(std::string_view text) const override { return loaded_.tokenizer->encode(text); }
@@ -149,6 +158,8 @@ class EngineImpl final : public Engine {
   std::string decode(const std::vector<int32_t>& tokens, bool skip_special) const override {
     return loaded_.tokenizer->decode(tokens, skip_special);
   }
+
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return loaded_.tokenizer; }
 
  private:
   /// What other threads leave for the engine's. It outlives the engine for handles that are still about.
@@ -233,6 +244,7 @@ class EngineImpl final : public Engine {
   ModelExecutor executor_;
   EngineCore core_;
   RequestLimits limits_;
+  const int64_t sequence_bytes_;
   EngineStats stats_;  ///< under the inbox's mutex
   std::shared_ptr<Inbox> inbox_;
   std::mutex join_mutex_;
@@ -243,7 +255,8 @@ class EngineImpl final : public Engine {
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_RETURN_IF_ERROR(options.validate());
-  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads));
+  const double start = step_clock();
+  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads, options.load_progress));
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
   DI_ASSIGN_OR_RETURN(auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory));
   KvCacheOptions cache_options;
@@ -252,6 +265,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
   DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
+  resolved.load_progress = nullptr;
+  loaded.times.total = step_clock() - start;
   return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache));
 }
 

@@ -7,18 +7,12 @@
 #include "base/status.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
+#include "deepinfer/engine.h"
 #include "model/model.h"
 #include "ops/ops.h"
 #include "tokenizer/tokenizer.h"
 
 namespace deepinfer {
-
-struct LoadTimes {
-  double checkpoint = 0;  ///< seconds, beside the tokenizer in another thread
-  double tokenizer = 0;   ///< with the Engram token map
-  double model = 0;
-  double total = 0;
-};
 
 /// Everything that runs a checkpoint. Members are destroyed in the reverse order, which is what they need.
 struct LoadedModel {

@@ -107,5 +107,23 @@ TEST(EngineFlags, RangesNameTheFlag) {
   }
 }
 
+TEST(EngineFlags, EachUseHasItsOwn) {
+  const auto knows = [](EngineUse use, const char* flag) {
+    CLI::App app;
+    EngineFlags flags;
+    flags.add_to(app, use);
+    return app.get_option_no_throw(flag) != nullptr;
+  };
+  for (const EngineUse use : {EngineUse::kServing, EngineUse::kSuite, EngineUse::kPrompt}) {
+    for (const char* flag : {"--model", "--replay", "--decoder-replay", "--kv-cache-memory", "--max-num-batched-tokens"})
+      EXPECT_TRUE(knows(use, flag)) << flag;
+  }
+  EXPECT_TRUE(knows(EngineUse::kPrompt, "--prefill-chunk"));
+  EXPECT_FALSE(knows(EngineUse::kServing, "--prefill-chunk"));
+  EXPECT_FALSE(knows(EngineUse::kPrompt, "--window-snapshot-memory"));
+  EXPECT_TRUE(knows(EngineUse::kSuite, "--window-snapshot-memory"));
+  EXPECT_FALSE(knows(EngineUse::kSuite, "--cache-ttl-chat"));
+}
+
 }  // namespace
 }  // namespace deepinfer::cli

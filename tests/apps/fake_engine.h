@@ -46,10 +46,19 @@ class FakeEngine : public Engine {
   EngineStats stats() const override;
   void shutdown(Shutdown how) override;
   const EngineOptions& options() const override { return options_; }
-  ModelInfo model() const override { return {"fake", 4096, behaviour_.max_model_len, 128, 0, 1}; }
+  ModelInfo model() const override {
+    ModelInfo info;
+    info.name = "fake";
+    info.vocab_size = 4096;
+    info.max_model_len = behaviour_.max_model_len;
+    info.page_tokens = 128;
+    info.eos_token_id = 1;
+    return info;
+  }
   std::vector<int32_t> encode(std::string_view) const override { return {}; }
   Result<std::vector<int32_t>> encode_chat(std::string_view, bool) const override { return std::vector<int32_t>{}; }
   std::string decode(const std::vector<int32_t>&, bool) const override { return ""; }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return nullptr; }
 
  private:
   struct Running {

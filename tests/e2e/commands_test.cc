@@ -51,6 +51,8 @@ TEST(Generate, TellsAStoryTheSameEveryTime) {
   for (const char* threads : {"1", "2", "3"}) {
     EXPECT_EQ(run_program(generate(kStory + Arguments{"--threads", threads, "--no-perf"})).out, first.out) << threads;
   }
+  for (const Arguments& more : {Arguments{"--no-async"}, {"--replay", "bounded"}, {"--kv-cache-memory", "1MiB"}})
+    EXPECT_EQ(run_program(generate(kStory + more)).out, first.out) << more[0];  // the prompt is shorter than the decoder's end
   // Neither does the cutting of the prompt show.
   EXPECT_EQ(run_program(generate(kStory + Arguments{"--prefill-chunk", "3"})).out, first.out);
   EXPECT_EQ(run_program(generate(kStory + Arguments{"--chat"})).out, first.out);
@@ -212,6 +214,43 @@ TEST(Eval, TableAndJson) {
   EXPECT_EQ(limited["skills"].size(), 1u);
   EXPECT_EQ(limited["skills"]["chat"]["rows"], 1);
   EXPECT_EQ(limited["average"], 1.0);
+}
+
+// Hits at page boundaries: exact replay gives what a cold run gives, bounded replay runs less, and both say what they did.
+TEST(Eval, HitsAndReplay) {
+  const std::string suite = testing::scratch_dir("suite") + "/suite.jsonl";
+  {
+    std::ofstream out(suite);
+    for (const int length : {400, 300, 256, 129, 128, 20}) {
+      std::vector<int> prompt = {0};
+      for (int i = 1; i < length; ++i) prompt.push_back(300 + i * 7 % 3000);
+      out << Json{{"skill", "chat"}, {"prompt", prompt}, {"answer", {5, 6}}}.dump() << "\n";
+    }
+  }
+  const auto eval = [&](const Arguments& more) {
+    const auto run = run_program(Arguments{"eval", "-m", nano_dir(), "--suite", suite, "--json"} + more);
+    EXPECT_EQ(run.code, 0) << run.err;
+    return Json::parse(run.out);
+  };
+  const Json cold = eval({});
+  EXPECT_EQ(cold["replay"]["mode"], "exact");
+  EXPECT_EQ(cold["replay"]["cached_tokens"], 0);
+  EXPECT_EQ(cold["replay"]["hit_before_end"], nullptr);
+  const Json all = eval({"--hit", "all"});
+  EXPECT_EQ(all["skills"], cold["skills"]);
+  EXPECT_EQ(all["replay"]["hit_rows"], 4);
+  EXPECT_EQ(all["replay"]["cached_tokens"], 384 + 256 + 128 + 128);
+  EXPECT_EQ(all["replay"]["replayed_tokens"], 310 + 256 + 128 + 128);
+  const Json bounded = eval({"--hit", "129", "--replay", "bounded"});
+  EXPECT_EQ(bounded["replay"]["cached_tokens"], 256 + 128);
+  EXPECT_EQ(bounded["replay"]["replayed_tokens"], 2 * 32);
+  EXPECT_EQ(bounded["replay"]["decoder_keep_tokens"], 44);
+  EXPECT_GT(bounded["replay"]["work_saved"], 0.3);
+  const Json restored = eval({"--hit", "all", "--window-snapshot-memory", "1MiB"});
+  EXPECT_EQ(restored["skills"], cold["skills"]);
+  EXPECT_EQ(restored["replay"]["replayed_tokens"], 0);
+  const auto table = run_program({"eval", "-m", nano_dir(), "--suite", suite, "--replay", "bounded"});
+  EXPECT_NE(table.out.find("bounded replay, decoder compact: 0 rows with a hit"), std::string::npos) << table.out;
 }
 
 TEST(Eval, TheSharedSuite) {

@@ -67,6 +67,11 @@ TEST(Errors, Flags) {
       {{"inspect", "/nonexistent"}, {"/nonexistent"}},
       {{"eval", "-m", m}, {"--suite"}},
       {{"eval", "-m", m, "--suite", unreadable}, {unreadable}},
+      {{"eval", "-m", m, "--suite", "x", "--hit", "0"}, {"--hit", "0", "none", "all"}},
+      {{"eval", "-m", m, "--suite", "x", "--hit", "some"}, {"--hit", "some"}},
+      {{"generate", "-m", m, "-p", "x", "--replay", "some"}, {"--replay", "some"}},
+      {{"generate", "-m", m, "-p", "x", "--kv-cache-memory", "1"}, {"1"}},
+      {{"generate", "-m", m, "-p", "x", "--max-num-seqs", "1"}, {"--max-num-seqs"}},
       {{"generate", "-m", m, "-f", unreadable}, {unreadable}},
   };
   for (const auto& [arguments, named] : cases) expect_error(arguments, named);
