@@ -147,6 +147,8 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
     ApiError error = ApiError::Http(413, fmt::format("the body has {} bytes, the limit is {}", text.size(), limits.max_bytes));
     return Fail(std::move(error));
   }
+  // The lexer takes a zero byte for the end of its input.
+  if (text.find('\0') != std::string_view::npos) return Fail(ApiError::Invalid("the body is not valid JSON: it has a zero byte"));
   LimitedBuilder builder(limits);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return Fail(ApiError::Invalid("{}", builder.error().empty() ? "the body is not valid JSON" : builder.error()));
