@@ -1,5 +1,5 @@
-// Model output. First two bytes: the options and how the text is cut; the rest is the text. Every cut must give the same events, and the
-// body must be one that JSON can carry.
+// Model output. First two bytes: the options and how the text is cut; the rest is the text. Every cut must give the same events,
+// and the body must be one that JSON can carry.
 
 #include <cstdint>
 #include <cstdio>
@@ -32,7 +32,8 @@ std::vector<ParsedPiece> parse(const ParsingOptions& options, std::string_view t
   std::vector<ParsedPiece> out;
   int64_t at = 0;
   for (ParsedPiece& piece : pieces) {
-    require(piece.begin >= at && piece.end >= piece.begin && piece.end <= static_cast<int64_t>(text.size()), "pieces are in order");
+    require(piece.begin >= at && piece.end >= piece.begin && piece.end <= static_cast<int64_t>(text.size()),
+            "pieces are in order");
     at = piece.end;
     piece.begin = piece.end = 0;
     if (piece.kind != ParsedPiece::Kind::kToolCall && piece.text.empty()) continue;

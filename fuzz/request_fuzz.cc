@@ -1,5 +1,5 @@
-// Bodies of requests. First byte: the format and the options; the rest is the body. Whatever is accepted must render, encode its limits
-// and name no field in more than one line.
+// Bodies of requests. First byte: the format and the options; the rest is the body. Whatever is accepted must render, encode its
+// limits and name no field in more than one line.
 
 #include <cstdint>
 #include <cstdio>
@@ -55,9 +55,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const ConversionOptions options = (data[0] & 4) != 0 ? ConversionOptions::Reference() : ConversionOptions{};
   switch (data[0] & 3) {
-    case 0: conversation(Api::kChat, body, options); break;
-    case 1: conversation(Api::kMessages, body, options); break;
-    case 2: conversation(Api::kResponses, body, options); break;
+    case 0:
+      conversation(Api::kChat, body, options);
+      break;
+    case 1:
+      conversation(Api::kMessages, body, options);
+      break;
+    case 2:
+      conversation(Api::kResponses, body, options);
+      break;
     default: {
       const auto request = parse_completion_request(body, options);
       if (!request) {

@@ -1,10 +1,9 @@
-#include "protocol/render_v4.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "protocol/render_v4.h"
 #include "testing/paths.h"
 #include "tokenizer/official_tokenizer.h"
 
@@ -32,7 +31,8 @@ std::vector<PromptSegment> render_prompt(const ChatPrompt& prompt) {
   Conversation c;
   if (prompt.system.has_value()) c.messages.push_back(Message::System(*prompt.system));
   for (const ChatTurn& turn : prompt.turns) {
-    c.messages.push_back(turn.role == Role::kUser ? Message::User(turn.content) : Message::Assistant(turn.content, turn.reasoning));
+    c.messages.push_back(turn.role == Role::kUser ? Message::User(turn.content)
+                                                  : Message::Assistant(turn.content, turn.reasoning));
   }
   c.thinking = prompt.thinking;
   c.effort = {ReasoningEffort::Level::kNumber, prompt.effort};
@@ -135,8 +135,8 @@ TEST(Prompt, TextNeverBecomesControlTokens) {
 }
 
 TEST(Prompt, ReasoningEffort) {
-  const std::pair<const char*, int> good[] = {{"minimal", 50}, {"low", 50}, {"medium", 75}, {"high", 75}, {"xhigh", 75},
-                                              {"max", 100},    {"ultra", 100}, {"1", 1},    {"42", 42},   {"100", 100}};
+  const std::pair<const char*, int> good[] = {{"minimal", 50}, {"low", 50},    {"medium", 75}, {"high", 75}, {"xhigh", 75},
+                                              {"max", 100},    {"ultra", 100}, {"1", 1},       {"42", 42},   {"100", 100}};
   for (const auto& [text, value] : good) {
     const auto effort = parse_reasoning_effort(std::string_view(text));
     ASSERT_TRUE(effort.has_value()) << text;

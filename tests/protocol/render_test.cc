@@ -1,11 +1,10 @@
 // Requests to prompts: the conformance vectors, injection, and the checkpoint encoder's rules.
 
-#include "protocol/render_v4.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
+#include "protocol/render_v4.h"
 #include "protocol/vectors.h"
 #include "tokenizer/official_tokenizer.h"
 
@@ -23,8 +22,7 @@ Json images_json(const std::vector<ImageRef>& images) {
 
 TEST(Render, Vectors) {
   testing::for_each_case("render", 209, [](const Json& test) {
-    const auto request =
-        parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
     ASSERT_TRUE(request.has_value()) << request.error().message;
     const RenderedPrompt prompt = render_prompt(request->conversation, testing::version_of(test));
     const Json& expected = test.at("expect");
@@ -50,8 +48,7 @@ TEST(Render, VectorIds) {
   int compared = 0;
   testing::for_each_case("render", 209, [&](const Json& test) {
     if (!test.at("expect").contains("token_ids")) return;
-    const auto request =
-        parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
     ASSERT_TRUE(request.has_value());
     const auto tokenizer = testing::official_tokenizer(test.at("model_version"));
     const auto ids = encode_prompt(*tokenizer, render_prompt(request->conversation, testing::version_of(test)).segments);
@@ -66,7 +63,8 @@ TEST(Render, CheckpointEncoderVectors) {
   testing::for_each_case("render_encoder_mode", 14, [](const Json& test) {
     Conversation c;
     c.thinking = test.at("thinking_mode") == "thinking";
-    if (test.contains("reasoning_effort")) c.effort = *parse_reasoning_effort(std::string_view(test["reasoning_effort"].get<std::string>()));
+    if (test.contains("reasoning_effort"))
+      c.effort = *parse_reasoning_effort(std::string_view(test["reasoning_effort"].get<std::string>()));
     for (const Json& in : test.at("messages")) {
       Message m;
       const std::string role = in.at("role");
@@ -143,8 +141,7 @@ TEST(Render, ParserStartsWhereThePromptEnds) {
                : ReasoningStage::kContent;
   };
   testing::for_each_case("render", 209, [&](const Json& test) {
-    const auto request =
-        parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
     ASSERT_TRUE(request.has_value());
     const std::string prompt = prompt_text(render_prompt(request->conversation, testing::version_of(test)).segments);
     const bool block_open = prompt.ends_with("<｜DSML｜ calls>\n") || prompt.ends_with("<｜DSML｜tool_calls>\n");

@@ -32,8 +32,7 @@ TEST(Requests, RejectVectors) {
 
 TEST(Requests, SettingsVectors) {
   testing::for_each_case("settings", 18, [](const Json& test) {
-    const auto request =
-        parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
     ASSERT_TRUE(request.has_value()) << request.error().message;
     const Json& expected = test.at("expect");
     const Conversation& c = request->conversation;
@@ -45,7 +44,8 @@ TEST(Requests, SettingsVectors) {
     Json names = Json::array();
     for (const Tool& tool : c.tools) names.push_back(tool.name);
     EXPECT_EQ(names, expected.at("tool_names"));
-    EXPECT_EQ(c.response_format.kind == ResponseFormat::Kind::kJsonObject ? "json_object" : "text", expected.at("response_format"));
+    EXPECT_EQ(c.response_format.kind == ResponseFormat::Kind::kJsonObject ? "json_object" : "text",
+              expected.at("response_format"));
     EXPECT_EQ(request->stream, expected.at("stream"));
     EXPECT_EQ(request->model, expected.at("model"));
     Json inference = Json::object();
@@ -96,8 +96,9 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
       {{{"top_k", 1e9}}, "top_k: expected a whole number from -1 to 2147483647, got 1000000000.0"},
       {{{"logit_bias", {{"x", 1}}}}, "logit_bias: keys are token ids, got \"x\""},
       {{{"logit_bias", {{"5", 101}}}}, "logit_bias.5: expected a number from -100 to 100, got 101"},
-      {{{"reasoning_effort", "extreme"}}, "reasoning_effort: must be minimal, low, medium, high, xhigh, max, ultra or a whole number"
-                                          " from 1 to 100, got \"extreme\""},
+      {{{"reasoning_effort", "extreme"}},
+       "reasoning_effort: must be minimal, low, medium, high, xhigh, max, ultra or a whole number"
+       " from 1 to 100, got \"extreme\""},
       {{{"reasoning_effort", 0}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 0, got 0"},
       {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 101, got 101"},
       {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
@@ -115,13 +116,34 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
 
 TEST(Requests, EveryParameterArrives) {
   const auto request = parse_chat_request(
-      chat({{"max_completion_tokens", 7}, {"temperature", 0.25}, {"top_p", 0.5}, {"top_k", 40}, {"min_p", 0.1},
-            {"repetition_penalty", 1.1}, {"presence_penalty", -2}, {"frequency_penalty", 2}, {"seed", 9}, {"n", 3},
-            {"logprobs", true}, {"top_logprobs", 5}, {"logit_bias", {{"12", -100}, {"7", 0.5}}}, {"stop", {"a", "b"}},
-            {"stream", true}, {"stream_options", {{"include_usage", true}}}, {"reasoning_effort", 37}, {"priority", -3},
-            {"cache_salt", "tenant"}, {"cache_class", "agent"}, {"min_tokens", 2}, {"stop_token_ids", {5, 6}}, {"ignore_eos", true},
-            {"deadline", 2.5}, {"parallel_tool_calls", false}, {"thinking", {{"type", "enabled"}, {"budget_tokens", 100}}},
-            {"response_format", {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"strict", true}, {"schema", {{"type", "object"}}}}}}}})
+      chat({{"max_completion_tokens", 7},
+            {"temperature", 0.25},
+            {"top_p", 0.5},
+            {"top_k", 40},
+            {"min_p", 0.1},
+            {"repetition_penalty", 1.1},
+            {"presence_penalty", -2},
+            {"frequency_penalty", 2},
+            {"seed", 9},
+            {"n", 3},
+            {"logprobs", true},
+            {"top_logprobs", 5},
+            {"logit_bias", {{"12", -100}, {"7", 0.5}}},
+            {"stop", {"a", "b"}},
+            {"stream", true},
+            {"stream_options", {{"include_usage", true}}},
+            {"reasoning_effort", 37},
+            {"priority", -3},
+            {"cache_salt", "tenant"},
+            {"cache_class", "agent"},
+            {"min_tokens", 2},
+            {"stop_token_ids", {5, 6}},
+            {"ignore_eos", true},
+            {"deadline", 2.5},
+            {"parallel_tool_calls", false},
+            {"thinking", {{"type", "enabled"}, {"budget_tokens", 100}}},
+            {"response_format",
+             {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"strict", true}, {"schema", {{"type", "object"}}}}}}}})
           .dump());
   ASSERT_TRUE(request.has_value()) << request.error().message;
   const GenerationOptions& g = request->generation;
@@ -260,8 +282,8 @@ TEST(Json, Limits) {
   EXPECT_EQ((*value)["k3"], Json::array({"z"}));
   EXPECT_EQ((*value)["k99"], "y");
   EXPECT_EQ(value->begin().key(), "k0");
-  for (const std::string bad : {"\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\xc0\x80\"",
-                                "1e999", "01", "nul", "{\"a\":1,}", "[1] x", "", "\"a", "\"\n\"", "NaN", "'a'"}) {
+  for (const std::string bad : {"\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\xff\"", "\"\xed\xa0\x80\"",
+                                "\"\xc0\x80\"", "1e999", "01", "nul", "{\"a\":1,}", "[1] x", "", "\"a", "\"\n\"", "NaN", "'a'"}) {
     EXPECT_NE(error(bad), "") << bad;
     EXPECT_EQ(error(bad).find('\n'), std::string::npos);
   }
@@ -299,8 +321,7 @@ TEST(Json, PublicTestSuite) {
     // As a body, and as a value at places that take anything.
     for (const Api api : {Api::kChat, Api::kMessages, Api::kResponses}) (void)parse_request(api, text);
     (void)parse_completion_request(text);
-    const auto nested = parse_chat_request(
-        R"({"model":"m","messages":[{"role":"user","content":"x"}],"metadata":)" + text + "}");
+    const auto nested = parse_chat_request(R"({"model":"m","messages":[{"role":"user","content":"x"}],"metadata":)" + text + "}");
     if (name.starts_with("y_")) {
       EXPECT_TRUE(nested.has_value());
     } else if (name.starts_with("n_")) {
@@ -315,8 +336,9 @@ TEST(Errors, Bodies) {
   const ApiError error = ApiError::Field("a.b", "is {}", 5);
   EXPECT_EQ(error_body(Api::kChat, error),
             R"({"error":{"message":"a.b: is 5","type":"invalid_request_error","param":"a.b","code":"invalid_request_error"}})");
-  EXPECT_EQ(error_body(Api::kMessages, ApiError::From(Status::ResourceExhausted("the queue is full"))),
-            R"({"type":"error","error":{"message":"the queue is full","type":"overloaded_error","param":null,"code":"overloaded_error"}})");
+  EXPECT_EQ(
+      error_body(Api::kMessages, ApiError::From(Status::ResourceExhausted("the queue is full"))),
+      R"({"type":"error","error":{"message":"the queue is full","type":"overloaded_error","param":null,"code":"overloaded_error"}})");
   EXPECT_EQ(ApiError::From(Status::Internal("x")).status, 500);
   EXPECT_EQ(ApiError::From(Status::OutOfRange("x")).status, 400);
   EXPECT_EQ(Json::parse(error_body(Api::kChat, ApiError::Invalid("{}", "\xff\n")))["error"]["message"], "\uFFFD\n");

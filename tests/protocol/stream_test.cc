@@ -98,7 +98,8 @@ ConvertedRequest request_of(const Json& test) {
 
 /// `cut`: 0 leaves the chunks as they are, otherwise text is fed in pieces of so many characters.
 Driven drive(const Json& test, size_t cut = 0) {
-  ResponseInfo info{.id = test.at("response_id"), .created = test.at("created"), .system_fingerprint = {}, .reasoning_usage = false};
+  ResponseInfo info{
+      .id = test.at("response_id"), .created = test.at("created"), .system_fingerprint = {}, .reasoning_usage = false};
   for (const Json& chunk : test.at("inference")) {
     if (chunk.contains("ready")) info.system_fingerprint = chunk["ready"]["system_fingerprint"].get<std::string>();
   }
@@ -119,7 +120,8 @@ Driven drive(const Json& test, size_t cut = 0) {
       const size_t step = cut == 0 ? std::max<size_t>(borders.size(), 1) : cut;
       for (size_t i = 0; i + 1 < borders.size(); i += step) {
         const size_t end = borders[std::min(i + step, borders.size() - 1)];
-        take(stream.feed(0, {.text = text.substr(borders[i], end - borders[i]), .tokens = i == 0 ? chunk["tokens"].get<int64_t>() : 0}, now));
+        take(stream.feed(
+            0, {.text = text.substr(borders[i], end - borders[i]), .tokens = i == 0 ? chunk["tokens"].get<int64_t>() : 0}, now));
       }
     } else {
       take(stream.feed(0, {.finish = testing::model_finish(chunk["finish"])}, now));
@@ -158,7 +160,8 @@ Json fold_chat(const Json& events) {
     if (body.is_null()) {
       body = data;
       body["object"] = "chat.completion";
-      body["choices"] = Json::array({Json{{"index", 0}, {"message", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}}});
+      body["choices"] =
+          Json::array({Json{{"index", 0}, {"message", {{"role", "assistant"}, {"content", ""}}}, {"logprobs", nullptr}}});
       if (delta.contains("reasoning_content")) body["choices"][0]["message"]["reasoning_content"] = "";
     }
     Json& message = body["choices"][0]["message"];
@@ -217,9 +220,14 @@ TEST(Stream, BodyIsTheSumOfTheEvents) {
   testing::for_each_case("stream", 45, [](const Json& test) {
     const Driven got = drive(test);
     switch (testing::api_of(test)) {
-      case Api::kChat: EXPECT_EQ(plain(fold_chat(got.events)), plain(got.body)); break;
-      case Api::kMessages: EXPECT_EQ(plain(fold_messages(got.events)), plain(got.body)); break;
-      default: EXPECT_EQ(plain(got.events.back()["data"]["response"]), plain(got.body));
+      case Api::kChat:
+        EXPECT_EQ(plain(fold_chat(got.events)), plain(got.body));
+        break;
+      case Api::kMessages:
+        EXPECT_EQ(plain(fold_messages(got.events)), plain(got.body));
+        break;
+      default:
+        EXPECT_EQ(plain(got.events.back()["data"]["response"]), plain(got.body));
     }
   });
 }
@@ -265,8 +273,8 @@ TEST(Stream, SeveralChoices) {
 
 TEST(Stream, Failures) {
   const auto stream_for = [](Api api) {
-    const char* body = api == Api::kResponses ? R"({"model":"m","input":"q"})"
-                                              : R"({"model":"m","messages":[{"role":"user","content":"q"}]})";
+    const char* body =
+        api == Api::kResponses ? R"({"model":"m","input":"q"})" : R"({"model":"m","messages":[{"role":"user","content":"q"}]})";
     return make_response_stream(*parse_request(api, body), {.id = "id", .created = 5, .system_fingerprint = {}}, nullptr);
   };
   for (const Api api : {Api::kChat, Api::kMessages, Api::kResponses}) {
@@ -301,7 +309,8 @@ TEST(Stream, Failures) {
 }
 
 /// One Output per `step` tokens of `text`, as the engine gives them.
-ServerEvents run(ResponseStream& stream, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& text, size_t step) {
+ServerEvents run(ResponseStream& stream, const std::shared_ptr<const Tokenizer>& tokenizer, const std::string& text,
+                 size_t step) {
   const std::vector<int32_t> ids = tokenizer->encode_with_added_tokens(text);
   Detokenizer detokenizer(tokenizer);
   ServerEvents events;
@@ -327,7 +336,8 @@ TEST(Stream, TokensAtOnce) {
       R"({"model":"m","logprobs":true,"top_logprobs":1,"messages":[{"role":"user","content":"q"}],"tools":[{"type":"function","function":{"name":"f"}}]})");
   ASSERT_TRUE(request.has_value());
   const std::string text =
-      "I think 🦀 so.</think>\n\nThe answer é\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+      "I think 🦀 so.</think>\n\nThe answer é\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter "
+      "name=\"x\" "
       "string=\"true\">v 🦀</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
   Json expected;
   for (const size_t step : {1, 2, 3, 5, 8, 100}) {
@@ -339,7 +349,8 @@ TEST(Stream, TokensAtOnce) {
     EXPECT_EQ(choice["message"]["reasoning_content"], "I think 🦀 so.");
     EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"x": "v 🦀"})");
     EXPECT_EQ(choice["finish_reason"], "tool_calls");
-    for (const auto& [field, whole] : {std::pair("content", "The answer é"), std::pair("reasoning_content", "I think 🦀 so.")}) {
+    for (const auto& [field, whole] :
+         {std::pair("content", "The answer é"), std::pair("reasoning_content", "I think 🦀 so.")}) {
       std::string bytes;
       for (const Json& entry : choice["logprobs"][field]) {
         for (const Json& b : entry["bytes"]) bytes += static_cast<char>(b.get<int>());
@@ -364,8 +375,7 @@ TEST(Stream, TokensAtOnce) {
 
 TEST(Stream, Completions) {
   const auto tokenizer = testing::nano_tokenizer();
-  auto request =
-      parse_completion_request(R"({"model":"m","prompt":["ab","cd"],"n":2,"echo":true,"logprobs":1,"stream":true})");
+  auto request = parse_completion_request(R"({"model":"m","prompt":["ab","cd"],"n":2,"echo":true,"logprobs":1,"stream":true})");
   ASSERT_TRUE(request.has_value());
   std::vector<std::vector<int32_t>> ids;
   for (const auto& prompt : request->prompts) ids.push_back(*encode_completion_prompt(*tokenizer, prompt));
@@ -393,7 +403,8 @@ TEST(Stream, Completions) {
   EXPECT_EQ(body["choices"][0]["logprobs"]["token_logprobs"].front(), nullptr);
   std::string streamed;
   for (const ServerEvent& e : events) {
-    if (e.data != "[DONE]" && Json::parse(e.data)["choices"][0]["index"] == 3) streamed += Json::parse(e.data)["choices"][0]["text"];
+    if (e.data != "[DONE]" && Json::parse(e.data)["choices"][0]["index"] == 3)
+      streamed += Json::parse(e.data)["choices"][0]["text"];
   }
   EXPECT_EQ(streamed, "cdx");
   EXPECT_EQ(events.back().data, "[DONE]");
