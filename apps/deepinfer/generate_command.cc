@@ -12,7 +12,7 @@
 #include "engine_flags.h"
 #include "model_engine.h"
 #include "performance.h"
-#include "protocol/prompt.h"
+#include "protocol/render_v4.h"
 #include "terminal.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
@@ -94,14 +94,14 @@ Result<std::vector<int32_t>> encode_raw(const Tokenizer& tokenizer, std::string_
 
 Result<std::vector<int32_t>> encode(const GenerateOptions& options, const Tokenizer& tokenizer, const std::string& text) {
   if (options.raw) return encode_raw(tokenizer, text);
-  ChatPrompt prompt;
-  prompt.system = options.system;
-  prompt.turns.push_back({ChatTurn::Role::kUser, text, ""});
-  prompt.thinking = options.think;
+  Conversation conversation;
+  if (options.system.has_value()) conversation.messages.push_back(Message::System(*options.system));
+  conversation.messages.push_back(Message::User(text));
+  conversation.thinking = options.think;
   if (options.effort.has_value()) {
-    DI_ASSIGN_OR_RETURN(prompt.effort, parse_reasoning_effort(*options.effort));
+    DI_ASSIGN_OR_RETURN(conversation.effort, parse_reasoning_effort(*options.effort));
   }
-  return encode_prompt(tokenizer, render_prompt(prompt));
+  return encode_prompt(tokenizer, render_prompt(conversation, ModelVersion::kV4_1).segments);
 }
 
 /// `context`: tokens of prompt and answer together.
