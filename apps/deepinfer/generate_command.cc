@@ -8,7 +8,7 @@
 #include "generation.h"
 #include "model_options.h"
 #include "performance.h"
-#include "protocol/prompt.h"
+#include "protocol/render_v4.h"
 #include "terminal.h"
 #include "tokenizer/utf8.h"
 
@@ -87,14 +87,14 @@ Result<std::vector<int32_t>> encode_raw(const Tokenizer& tokenizer, std::string_
 
 Result<std::vector<int32_t>> encode(const GenerateOptions& options, const Tokenizer& tokenizer, const std::string& text) {
   if (options.raw) return encode_raw(tokenizer, text);
-  ChatPrompt prompt;
-  prompt.system = options.system;
-  prompt.turns.push_back({ChatTurn::Role::kUser, text, ""});
-  prompt.thinking = options.think;
+  Conversation conversation;
+  if (options.system.has_value()) conversation.messages.push_back(Message::System(*options.system));
+  conversation.messages.push_back(Message::User(text));
+  conversation.thinking = options.think;
   if (options.effort.has_value()) {
-    DI_ASSIGN_OR_RETURN(prompt.effort, parse_reasoning_effort(*options.effort));
+    DI_ASSIGN_OR_RETURN(conversation.effort, parse_reasoning_effort(*options.effort));
   }
-  return encode_prompt(tokenizer, render_prompt(prompt));
+  return encode_prompt(tokenizer, render_prompt(conversation, ModelVersion::kV4_1).segments);
 }
 
 Result<GenerationRequest> make_request(const GenerateOptions& options, const LoadedModel& loaded, const std::string& text,

@@ -13,7 +13,7 @@
 #include "engine/loaded_model.h"
 #include "engine/model_executor.h"
 #include "engine/request_check.h"
-#include "protocol/prompt.h"
+#include "protocol/render_v4.h"
 
 namespace deepinfer {
 namespace {
@@ -139,10 +139,10 @@ class EngineImpl final : public Engine {
   std::vector<int32_t> encode(std::string_view text) const override { return loaded_.tokenizer->encode(text); }
 
   Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking) const override {
-    ChatPrompt prompt;
-    prompt.turns.push_back({ChatTurn::Role::kUser, std::string(user), ""});
-    prompt.thinking = thinking;
-    return encode_prompt(*loaded_.tokenizer, render_prompt(prompt));
+    Conversation conversation;
+    conversation.messages.push_back(Message::User(std::string(user)));
+    conversation.thinking = thinking;
+    return encode_prompt(*loaded_.tokenizer, render_prompt(conversation, ModelVersion::kV4_1).segments);
   }
 
   std::string decode(const std::vector<int32_t>& tokens, bool skip_special) const override {

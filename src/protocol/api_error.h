@@ -22,8 +22,8 @@ std::string_view api_name(Api api);
 struct ApiError {
   int status = 400;  ///< of HTTP
   std::string type = "invalid_request_error";
-  std::string message;                        ///< names the field, its value and the limit
-  std::optional<std::string> param;           ///< path of the field, where one field is at fault
+  std::string message = {};                        ///< names the field, its value and the limit
+  std::optional<std::string> param = {};           ///< path of the field, where one field is at fault
   std::string code = "invalid_request_error";
 
   /// A fault of the request.

@@ -18,7 +18,7 @@ enum class ModelVersion : uint8_t { kV4, kV4_1 };
 /// A picture, by reference: nothing is fetched or decoded in this layer.
 struct ImageRef {
   enum class Kind : uint8_t { kUrl, kDataUrl } kind = Kind::kUrl;
-  std::string url;              ///< http(s) URL, or data URL with base64 payload
+  std::string url = {};              ///< http(s) URL, or data URL with base64 payload
   std::string detail = "high";  ///< low, high, original or auto
   friend bool operator==(const ImageRef&, const ImageRef&) = default;
 };
@@ -31,21 +31,21 @@ struct PlacedImage {
 };
 
 struct ToolCall {
-  std::string id;
-  std::string name;
-  std::string arguments;  ///< as received: JSON text, valid or not
+  std::string id = {};
+  std::string name = {};
+  std::string arguments = {};  ///< as received: JSON text, valid or not
   friend bool operator==(const ToolCall&, const ToolCall&) = default;
 };
 
 struct Message {
   enum class Role : uint8_t { kSystem, kUser, kAssistant, kTool, kLatestReminder, kDeveloper } role = Role::kUser;
-  std::string content;
-  std::vector<PlacedImage> images;       ///< of user and tool messages, by ascending offset
-  std::optional<std::string> reasoning;  ///< assistant
-  std::vector<ToolCall> tool_calls;      ///< assistant
-  std::string tool_call_id;              ///< tool
+  std::string content = {};
+  std::vector<PlacedImage> images = {};       ///< of user and tool messages, by ascending offset
+  std::optional<std::string> reasoning = {};  ///< assistant
+  std::vector<ToolCall> tool_calls = {};      ///< assistant
+  std::string tool_call_id = {};              ///< tool
   bool prefix = false;                   ///< last assistant message: continue it (§4.8)
-  std::string task;                      ///< user, checkpoint encoding only: title, query, action, ... (§16)
+  std::string task = {};                      ///< user, checkpoint encoding only: title, query, action, ... (§16)
 
   static Message System(std::string text) { return {.role = Role::kSystem, .content = std::move(text)}; }
   static Message User(std::string text) { return {.role = Role::kUser, .content = std::move(text)}; }
@@ -56,8 +56,8 @@ struct Message {
 };
 
 struct Tool {
-  std::string name;
-  std::optional<std::string> description;
+  std::string name = {};
+  std::optional<std::string> description = {};
   std::string parameters = "{}";  ///< JSON Schema as JSON text in the style of §4.5
   bool strict = false;
 };
@@ -67,8 +67,8 @@ enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 /// What the answer must look like. Text and JSON objects are asked for in the prompt; everything else needs a grammar.
 struct ResponseFormat {
   enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema, kRegex, kGrammar } kind = Kind::kText;
-  std::string name;        ///< of the schema
-  std::string definition;  ///< JSON Schema, regular expression or grammar, as text
+  std::string name = {};        ///< of the schema
+  std::string definition = {};  ///< JSON Schema, regular expression or grammar, as text
   bool strict = false;
 };
 

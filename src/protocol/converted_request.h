@@ -41,27 +41,27 @@ struct ConversionOptions {
 
 /// Sampling and scheduling, as asked: nothing is defaulted yet (generation.h does that).
 struct GenerationOptions {
-  std::optional<int64_t> max_tokens;
-  std::optional<double> temperature;  ///< [0, 2]
-  std::optional<double> top_p;        ///< (0, 1]
-  std::optional<int64_t> top_k;
-  std::optional<double> min_p;
-  std::optional<double> repetition_penalty;
-  std::optional<double> presence_penalty;
-  std::optional<double> frequency_penalty;
-  std::optional<int64_t> seed;
-  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<int64_t> max_tokens = {};
+  std::optional<double> temperature = {};  ///< [0, 2]
+  std::optional<double> top_p = {};        ///< (0, 1]
+  std::optional<int64_t> top_k = {};
+  std::optional<double> min_p = {};
+  std::optional<double> repetition_penalty = {};
+  std::optional<double> presence_penalty = {};
+  std::optional<double> frequency_penalty = {};
+  std::optional<int64_t> seed = {};
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
   int64_t n = 1;
-  std::optional<int64_t> logprobs;  ///< 0: of the chosen token; k: and of the k best
+  std::optional<int64_t> logprobs = {};  ///< 0: of the chosen token; k: and of the k best
   int64_t min_tokens = 0;
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids = {};
   bool ignore_eos = false;
-  std::optional<int64_t> thinking_budget_tokens;
-  std::optional<bool> disable_parallel_tool_use;
+  std::optional<int64_t> thinking_budget_tokens = {};
+  std::optional<bool> disable_parallel_tool_use = {};
   int64_t priority = 0;
-  std::string cache_salt;
-  std::optional<std::string> cache_class;  ///< chat, agent or pinned
-  std::optional<double> deadline;          ///< seconds
+  std::string cache_salt = {};
+  std::optional<std::string> cache_class = {};  ///< chat, agent or pinned
+  std::optional<double> deadline = {};          ///< seconds
 };
 
 /// Where the output parser starts (§7.2).
@@ -73,29 +73,29 @@ struct ParsingOptions {
   bool tool_call_initial_stage = false;  ///< the prompt has opened the block
   bool parse_json_output = false;
   ReasoningStage reasoning_initial_stage = ReasoningStage::kNone;
-  std::vector<std::string> stop_sequences;
+  std::vector<std::string> stop_sequences = {};
   bool hardened = false;  ///< §7.5
 };
 
 /// A request of Chat Completions, Messages or Responses.
 struct ConvertedRequest {
   Api api = Api::kChat;
-  std::string model;
+  std::string model = {};
   Conversation conversation;
   GenerationOptions generation;
   ParsingOptions parsing;
   bool stream = false;
   bool include_usage = false;                    ///< Chat: stream_options.include_usage
-  std::vector<std::string> custom_tool_names;    ///< Responses: tools whose calls are custom_tool_call items
-  std::vector<std::string> warnings;             ///< for the log: fields that are accepted and do nothing
+  std::vector<std::string> custom_tool_names = {};    ///< Responses: tools whose calls are custom_tool_call items
+  std::vector<std::string> warnings = {};             ///< for the log: fields that are accepted and do nothing
 };
 
 /// A request of Completions: raw text or token ids, no template.
 struct CompletionRequest {
-  std::string model;
-  std::vector<std::variant<std::string, std::vector<int32_t>>> prompts;  ///< at least one; each becomes one engine request
+  std::string model = {};
+  std::vector<std::variant<std::string, std::vector<int32_t>>> prompts = {};  ///< at least one; each becomes one engine request
   GenerationOptions generation;
-  std::vector<std::string> stop;
+  std::vector<std::string> stop = {};
   bool echo = false;
   bool stream = false;
   bool include_usage = false;

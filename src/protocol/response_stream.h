@@ -17,8 +17,8 @@ namespace deepinfer {
 
 /// One server-sent event. `name` is empty for APIs that send bare data lines.
 struct ServerEvent {
-  std::string name;
-  std::string data;  ///< one line of JSON, or "[DONE]"
+  std::string name = {};
+  std::string data = {};  ///< one line of JSON, or "[DONE]"
   friend bool operator==(const ServerEvent&, const ServerEvent&) = default;
 };
 using ServerEvents = std::vector<ServerEvent>;
@@ -30,9 +30,9 @@ std::string sse_keep_alive(Api api);
 
 /// What the server decides about a response. Ids and times come from outside, so that a response can be repeated.
 struct ResponseInfo {
-  std::string id;                                 ///< "chatcmpl-", "cmpl-", "msg_" or "resp_" and something random
+  std::string id = {};                                 ///< "chatcmpl-", "cmpl-", "msg_" or "resp_" and something random
   int64_t created = 0;                            ///< Unix seconds
-  std::optional<std::string> system_fingerprint;  ///< of the server and checkpoint
+  std::optional<std::string> system_fingerprint = {};  ///< of the server and checkpoint
   bool reasoning_usage = true;                    ///< report the tokens of the reasoning; off in the conformance vectors
 };
 
@@ -68,7 +68,7 @@ class ResponseStream {
 /// The stream for a converted request. `tokenizer` names the tokens of log-probs; it may be null if none were asked for.
 std::unique_ptr<ResponseStream> make_response_stream(const ConvertedRequest& request, ResponseInfo info,
                                                      std::shared_ptr<const Tokenizer> tokenizer);
-/// The same for Completions. `prompt_texts` and `prompt_ids` are one per prompt; they are echoed if the request says so.
+/// The same for Completions. `prompt_ids`: the encoded prompts, which an echo with log-probs needs.
 std::unique_ptr<ResponseStream> make_completion_stream(const CompletionRequest& request, ResponseInfo info,
                                                        std::shared_ptr<const Tokenizer> tokenizer,
                                                        std::vector<std::vector<int32_t>> prompt_ids = {});

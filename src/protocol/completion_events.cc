@@ -1,0 +1,188 @@
+// Completions: chunks and the final object. The engine's text is the answer: nothing in it is parsed.
+
+#include <algorithm>
+
+#include "protocol/conversation_stream.h"
+
+namespace deepinfer {
+namespace {
+
+class CompletionStream final : public ResponseStream {
+ public:
+  CompletionStream(const CompletionRequest& request, ResponseInfo info, std::shared_ptr<const Tokenizer> tokenizer,
+                   std::vector<std::vector<int32_t>> prompt_ids)
+      : info_(std::move(info)),
+        model_(request.model),
+        tokenizer_(std::move(tokenizer)),
+        n_(std::max<int64_t>(request.generation.n, 1)),
+        echo_(request.echo),
+        logprobs_(request.generation.logprobs.has_value()),
+        include_usage_(request.include_usage),
+        prompt_ids_(std::move(prompt_ids)),
+        prompt_usage_(request.prompts.size()) {
+    choices_.resize(request.prompts.size() * static_cast<size_t>(n_));
+    open_ = static_cast<int64_t>(choices_.size());
+    for (const auto& prompt : request.prompts) {
+      const auto* text = std::get_if<std::string>(&prompt);
+      prompt_texts_.push_back(text != nullptr ? *text : decoded(std::get<std::vector<int32_t>>(prompt)));
+    }
+  }
+
+  ServerEvents push(const Output& output, int64_t, int64_t prompt) override {
+    ServerEvents out;
+    const int64_t index = prompt * n_ + output.index;
+    if (failed_.has_value() || prompt < 0 || prompt >= static_cast<int64_t>(prompt_usage_.size()) || output.index < 0 ||
+        output.index >= n_ || finished(index)) {
+      return out;
+    }
+    if (const auto error = engine_failure(output)) return fail(*error);
+    prompt_usage_[static_cast<size_t>(prompt)] = {output.usage.prompt_tokens, output.usage.cached_tokens};
+    Choice& choice = choices_[static_cast<size_t>(index)];
+    completion_tokens_ += static_cast<int64_t>(output.tokens.size());
+    std::string text;
+    Json logprobs = logprobs_ ? empty_logprobs() : Json(nullptr);
+    if (echo_ && !choice.started) echo_prompt(static_cast<size_t>(prompt), output, choice, text, logprobs);
+    choice.started = true;
+    text += output.text;
+    if (logprobs_) add_logprobs(output.tokens, output.logprobs, choice, logprobs);
+    choice.text += text;
+    Json finish = nullptr;
+    if (output.finish.has_value()) {
+      finish = output.finish == FinishReason::kLength ? "length" : "stop";
+      choice.finish = finish;
+      --open_;
+    }
+    const bool last = open_ == 0;
+    if (text.empty() && finish.is_null()) return out;
+    Json chunk = head();
+    chunk["choices"] = Json::array({Json{
+        {"index", index}, {"text", std::move(text)}, {"logprobs", std::move(logprobs)}, {"finish_reason", std::move(finish)}}});
+    if (last) {
+      chunk["usage"] = usage();
+    } else if (include_usage_) {
+      chunk["usage"] = nullptr;
+    }
+    out.push_back({"", wire_json(chunk)});
+    if (last) out.push_back({"", "[DONE]"});
+    return out;
+  }
+
+  ServerEvents fail(const ApiError& error) override {
+    if (done()) return {};
+    failed_ = error;
+    return {{"", error_body(Api::kCompletions, error)}};
+  }
+
+  bool done() const override { return failed_.has_value() || open_ == 0; }
+  bool finished(int64_t index) const override {
+    return failed_.has_value() || index < 0 || index >= static_cast<int64_t>(choices_.size()) ||
+           !choices_[static_cast<size_t>(index)].finish.is_null();
+  }
+  const std::optional<ApiError>& failed() const override { return failed_; }
+
+  std::string body() const override {
+    Json body = head();
+    Json choices = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      choices.push_back(Json{{"index", i},
+                             {"text", choices_[i].text},
+                             {"logprobs", logprobs_ ? choices_[i].logprobs : Json(nullptr)},
+                             {"finish_reason", choices_[i].finish}});
+    }
+    body["choices"] = std::move(choices);
+    body["usage"] = usage();
+    return wire_json(body);
+  }
+
+ private:
+  struct Choice {
+    std::string text;
+    Json logprobs = empty_logprobs();
+    Json finish = nullptr;
+    bool started = false;
+    int64_t offset = 0;  ///< of the next token, in characters
+  };
+
+  static Json empty_logprobs() {
+    return Json{{"tokens", Json::array()},
+                {"token_logprobs", Json::array()},
+                {"top_logprobs", Json::array()},
+                {"text_offset", Json::array()}};
+  }
+
+  std::string decoded(const std::vector<int32_t>& ids) const { return tokenizer_ != nullptr ? tokenizer_->decode(ids) : std::string(); }
+
+  Json head() const {
+    return Json{{"id", info_.id},
+                {"object", "text_completion"},
+                {"created", info_.created},
+                {"model", model_},
+                {"system_fingerprint", info_.system_fingerprint.has_value() ? Json(*info_.system_fingerprint) : Json(nullptr)}};
+  }
+
+  Json usage() const {
+    ResponseUsage total{.completion_tokens = completion_tokens_};
+    for (const auto& [prompt, cached] : prompt_usage_) {
+      total.prompt_tokens += prompt;
+      total.cached_tokens += cached;
+    }
+    return openai_usage(total, /*reasoning=*/false);
+  }
+
+  void echo_prompt(size_t prompt, const Output& output, Choice& choice, std::string& text, Json& logprobs) {
+    text = prompt_texts_[prompt];
+    if (!logprobs_ || prompt >= prompt_ids_.size()) return;
+    const std::vector<int32_t>& ids = prompt_ids_[prompt];
+    if (ids.empty()) return;
+    // Nothing comes before the first token that could predict it.
+    add_one(ids[0], nullptr, choice, logprobs);
+    if (output.prompt_logprobs.size() + 1 == ids.size()) {
+      add_logprobs({ids.begin() + 1, ids.end()}, output.prompt_logprobs, choice, logprobs);
+    }
+  }
+
+  void add_logprobs(const std::vector<int32_t>& ids, const std::vector<PositionLogprobs>& positions, Choice& choice, Json& out) {
+    for (size_t i = 0; i < ids.size() && i < positions.size(); ++i) add_one(ids[i], &positions[i], choice, out);
+  }
+
+  void add_one(int32_t id, const PositionLogprobs* position, Choice& choice, Json& out) {
+    const std::string text = token_text(tokenizer_.get(), id);
+    Json top = nullptr;
+    if (position != nullptr) {
+      top = Json::object();
+      for (const TokenLogprob& t : position->top) top[token_text(tokenizer_.get(), t.token)] = finite_logprob(t.logprob);
+    }
+    for (Json* target : {&out, &choice.logprobs}) {
+      (*target)["tokens"].push_back(text);
+      (*target)["token_logprobs"].push_back(position != nullptr ? Json(finite_logprob(position->chosen.logprob)) : Json(nullptr));
+      (*target)["top_logprobs"].push_back(top);
+      (*target)["text_offset"].push_back(choice.offset);
+    }
+    choice.offset += std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+  }
+
+  ResponseInfo info_;
+  std::string model_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  int64_t n_;
+  bool echo_;
+  bool logprobs_;
+  bool include_usage_;
+  std::vector<std::vector<int32_t>> prompt_ids_;
+  std::vector<std::string> prompt_texts_;
+  std::vector<std::pair<int64_t, int64_t>> prompt_usage_;  ///< tokens and cached tokens
+  std::vector<Choice> choices_;
+  int64_t completion_tokens_ = 0;
+  int64_t open_ = 0;
+  std::optional<ApiError> failed_;
+};
+
+}  // namespace
+
+std::unique_ptr<ResponseStream> make_completion_stream(const CompletionRequest& request, ResponseInfo info,
+                                                       std::shared_ptr<const Tokenizer> tokenizer,
+                                                       std::vector<std::vector<int32_t>> prompt_ids) {
+  return std::make_unique<CompletionStream>(request, std::move(info), std::move(tokenizer), std::move(prompt_ids));
+}
+
+}  // namespace deepinfer

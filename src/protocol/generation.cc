@@ -1,0 +1,96 @@
+#include "protocol/generation.h"
+
+#include <algorithm>
+
+#include "protocol/json_input.h"
+
+namespace deepinfer {
+namespace {
+
+/// Fills in everything that both kinds of request have. `fixed`: the sampling of thinking mode (§6).
+ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> prompt, const GenerationPolicy& policy, bool fixed,
+                          int64_t default_max_tokens) {
+  Request out;
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const int64_t limit = policy.max_model_len;
+  const int64_t asked = g.max_tokens.value_or(default_max_tokens);
+  if (prompt_tokens >= limit || (g.max_tokens.has_value() && asked > limit - prompt_tokens)) {
+    const int64_t completion = g.max_tokens.value_or(0);
+    return Fail(
+        ApiError::Invalid("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} "
+                          "in the completion). Please reduce the length of the messages or completion.",
+                          limit, prompt_tokens + completion, prompt_tokens, completion));
+  }
+  if (asked > policy.max_output_tokens && g.max_tokens.has_value()) {
+    return Fail(ApiError::Field("max_tokens", "at most {} tokens can be made, got {}", policy.max_output_tokens, asked));
+  }
+  out.prompt = std::move(prompt);
+  out.max_tokens = std::min({asked, limit - prompt_tokens, policy.max_output_tokens});
+  out.n = g.n;
+  SamplingParams& s = out.sampling;
+  s.temperature = static_cast<float>(fixed ? 1.0 : g.temperature.value_or(1.0));
+  s.top_p = static_cast<float>(g.top_p.value_or(1.0));
+  if (fixed) s.top_p = policy.version == ModelVersion::kV4 ? 1.0f : std::max(s.top_p, 0.95f);
+  s.top_k = g.top_k.value_or(0);
+  s.min_p = static_cast<float>(g.min_p.value_or(0));
+  if (!fixed) {
+    s.repetition_penalty = static_cast<float>(g.repetition_penalty.value_or(1));
+    s.presence_penalty = static_cast<float>(g.presence_penalty.value_or(0));
+    s.frequency_penalty = static_cast<float>(g.frequency_penalty.value_or(0));
+  }
+  s.min_tokens = g.min_tokens;
+  s.stop_token_ids = g.stop_token_ids;
+  s.logit_bias = g.logit_bias;
+  if (g.seed.has_value()) out.seed = static_cast<uint64_t>(*g.seed);
+  out.logprobs = g.logprobs;
+  out.ignore_eos = g.ignore_eos;
+  out.priority = g.priority;
+  out.cache_salt = g.cache_salt;
+  if (g.cache_class.has_value()) out.cache_class = *g.cache_class;
+  out.deadline = g.deadline;
+  return out;
+}
+
+std::string_view format_name(ResponseFormat::Kind kind) {
+  switch (kind) {
+    case ResponseFormat::Kind::kText: return "text";
+    case ResponseFormat::Kind::kJsonObject: return "json_object";
+    case ResponseFormat::Kind::kJsonSchema: return "json_schema";
+    case ResponseFormat::Kind::kRegex: return "regex";
+    case ResponseFormat::Kind::kGrammar: return "grammar";
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
+                                     const GenerationPolicy& policy) {
+  const Conversation& c = request.conversation;
+  const ResponseFormat::Kind format = c.response_format.kind;
+  if (!policy.grammar && format != ResponseFormat::Kind::kText && format != ResponseFormat::Kind::kJsonObject) {
+    return Fail(ApiError::Field(request.api == Api::kResponses  ? "text.format"
+                                : request.api == Api::kMessages ? "output_config.format"
+                                                                : "response_format",
+                                "{} is not supported by this server", format_name(format)));
+  }
+  const bool fixed = c.thinking && !policy.honour_sampling_in_thinking;
+  DI_API_ASSIGN(Request out,
+                common(request.generation, std::move(prompt), policy, fixed,
+                       c.thinking ? policy.default_max_tokens_thinking : policy.default_max_tokens));
+  // The release fixes top_p of V4 with tools.
+  if (fixed && policy.version == ModelVersion::kV4 && !c.tools.empty()) out.sampling.top_p = 0.95f;
+  out.skip_special_tokens = false;
+  if (!request.generation.cache_class.has_value() && !c.tools.empty()) out.cache_class = "agent";
+  return out;
+}
+
+ApiResult<Request> to_engine_request(const CompletionRequest& request, std::vector<int32_t> prompt,
+                                     const GenerationPolicy& policy) {
+  DI_API_ASSIGN(Request out, common(request.generation, std::move(prompt), policy, /*fixed=*/false, /*default_max_tokens=*/16));
+  out.stop = request.stop;
+  if (request.echo && request.generation.logprobs.has_value()) out.prompt_logprobs = request.generation.logprobs;
+  return out;
+}
+
+}  // namespace deepinfer
