@@ -1,7 +1,7 @@
 #pragma once
 
-// The protocol layer as the server uses it. Pure: no network, clock, model or randomness; ids and times are arguments. Nothing here
-// throws; everything is safe to call from any thread, a ResponseStream from one at a time.
+// The protocol layer as the server uses it. Pure: no network, clock, model or randomness; ids and times are arguments. Nothing
+// here throws; everything is safe to call from any thread, a ResponseStream from one at a time.
 //
 //   1. auto request = parse_chat_request(body, conversion);        // or parse_messages_request, parse_responses_request
 //      if (!request) return http(request.error().status, error_body(Api::kChat, request.error()));
@@ -19,8 +19,8 @@
 //      Without streaming: stream->failed() ? error_body(api, *stream->failed()) : stream->body().
 //      When the client goes away: cancel the engine's request and drop the stream.
 //
-// Completions: parse_completion_request; per prompt encode_completion_prompt and to_engine_request; one make_completion_stream for all
-// prompts, push(output, now, prompt_number).
+// Completions: parse_completion_request; per prompt encode_completion_prompt and to_engine_request; one make_completion_stream
+// for all prompts, push(output, now, prompt_number).
 
 #include "protocol/api_error.h"
 #include "protocol/converted_request.h"

@@ -6,10 +6,14 @@ namespace deepinfer {
 
 std::string_view api_name(Api api) {
   switch (api) {
-    case Api::kChat: return "chat";
-    case Api::kCompletions: return "completions";
-    case Api::kResponses: return "responses";
-    case Api::kMessages: return "messages";
+    case Api::kChat:
+      return "chat";
+    case Api::kCompletions:
+      return "completions";
+    case Api::kResponses:
+      return "responses";
+    case Api::kMessages:
+      return "messages";
   }
   return "unknown";
 }
@@ -17,14 +21,22 @@ std::string_view api_name(Api api) {
 ApiError ApiError::Http(int status, std::string message) {
   const auto name = [status]() -> const char* {
     switch (status) {
-      case 401: return "authentication_error";
-      case 403: return "permission_error";
-      case 404: return "not_found_error";
-      case 413: return "request_too_large";
-      case 429: return "rate_limit_error";
-      case 503: return "overloaded_error";
-      case 504: return "timeout_error";
-      default: return status >= 500 ? "internal_error" : "invalid_request_error";
+      case 401:
+        return "authentication_error";
+      case 403:
+        return "permission_error";
+      case 404:
+        return "not_found_error";
+      case 413:
+        return "request_too_large";
+      case 429:
+        return "rate_limit_error";
+      case 503:
+        return "overloaded_error";
+      case 504:
+        return "timeout_error";
+      default:
+        return status >= 500 ? "internal_error" : "invalid_request_error";
     }
   };
   return {.status = status, .type = name(), .message = std::move(message), .param = {}, .code = name()};
@@ -34,12 +46,16 @@ ApiError ApiError::From(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kOutOfRange:
-    case StatusCode::kUnimplemented: return Http(400, status.message());
-    case StatusCode::kNotFound: return Http(404, status.message());
+    case StatusCode::kUnimplemented:
+      return Http(400, status.message());
+    case StatusCode::kNotFound:
+      return Http(404, status.message());
     case StatusCode::kResourceExhausted:
     case StatusCode::kFailedPrecondition:
-    case StatusCode::kCancelled: return Http(503, status.message());
-    default: return Http(500, status.message());
+    case StatusCode::kCancelled:
+      return Http(503, status.message());
+    default:
+      return Http(500, status.message());
   }
 }
 

@@ -22,8 +22,8 @@ std::string_view api_name(Api api);
 struct ApiError {
   int status = 400;  ///< of HTTP
   std::string type = "invalid_request_error";
-  std::string message = {};                        ///< names the field, its value and the limit
-  std::optional<std::string> param = {};           ///< path of the field, where one field is at fault
+  std::string message = {};               ///< names the field, its value and the limit
+  std::optional<std::string> param = {};  ///< path of the field, where one field is at fault
   std::string code = "invalid_request_error";
 
   /// A fault of the request.
@@ -57,14 +57,14 @@ std::string error_body(Api api, const ApiError& error);
 
 #define DI_API_CONCAT_INNER(a, b) a##b
 #define DI_API_CONCAT(a, b) DI_API_CONCAT_INNER(a, b)
-#define DI_API_RETURN_IF_ERROR(expression)                                                       \
-  do {                                                                                           \
+#define DI_API_RETURN_IF_ERROR(expression)                                                           \
+  do {                                                                                               \
     if (auto di_api_ = (expression); !di_api_) return ::deepinfer::Fail(std::move(di_api_).error()); \
   } while (false)
 #define DI_API_ASSIGN(lhs, expression) DI_API_ASSIGN_IMPL(DI_API_CONCAT(di_api_result_, __LINE__), lhs, expression)
-#define DI_API_ASSIGN_IMPL(result, lhs, expression)                     \
-  auto result = (expression);                                           \
-  if (!result) return ::deepinfer::Fail(std::move(result).error());     \
+#define DI_API_ASSIGN_IMPL(result, lhs, expression)                 \
+  auto result = (expression);                                       \
+  if (!result) return ::deepinfer::Fail(std::move(result).error()); \
   lhs = *std::move(result)
 
 }  // namespace deepinfer

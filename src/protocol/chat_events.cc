@@ -51,7 +51,8 @@ class ChatWriter final : public EventWriter {
         call_delta(index, Json{{"index", choice.calls.size() - 1}, {"function", Json{{"arguments", event.text}}}}, out);
         break;
       }
-      case OutputEvent::Kind::kFinish: break;
+      case OutputEvent::Kind::kFinish:
+        break;
     }
   }
 
@@ -77,9 +78,8 @@ class ChatWriter final : public EventWriter {
       if (!choice.calls.empty()) {
         Json calls = Json::array();
         for (const Call& call : choice.calls) {
-          calls.push_back(Json{{"id", call.id},
-                               {"type", "function"},
-                               {"function", Json{{"name", call.name}, {"arguments", call.arguments}}}});
+          calls.push_back(Json{
+              {"id", call.id}, {"type", "function"}, {"function", Json{{"name", call.name}, {"arguments", call.arguments}}}});
         }
         message["tool_calls"] = std::move(calls);
       }
@@ -112,11 +112,12 @@ class ChatWriter final : public EventWriter {
   };
 
   Json head(const char* object) const {
-    return Json{{"id", c_.info.id},
-                {"object", object},
-                {"created", c_.info.created},
-                {"model", c_.model},
-                {"system_fingerprint", c_.info.system_fingerprint.has_value() ? Json(*c_.info.system_fingerprint) : Json(nullptr)}};
+    return Json{
+        {"id", c_.info.id},
+        {"object", object},
+        {"created", c_.info.created},
+        {"model", c_.model},
+        {"system_fingerprint", c_.info.system_fingerprint.has_value() ? Json(*c_.info.system_fingerprint) : Json(nullptr)}};
   }
 
   /// Unique over the choices; with one choice as the reference numbers them.

@@ -23,8 +23,8 @@ class ChatParser {
     DI_API_RETURN_IF_ERROR(messages());
     DI_API_RETURN_IF_ERROR(check_results());
     if (out_.conversation.response_format.kind == ResponseFormat::Kind::kJsonObject && !mentions_) {
-      return Fail(ApiError::Invalid(
-          "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."));
+      return Fail(
+          ApiError::Invalid("Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."));
     }
     drop_empty_systems();
     return finish_request(std::move(out_), options_);
@@ -190,9 +190,10 @@ class ChatParser {
       return {};
     }
     if (calls->empty()) {
-      return Fail(ApiError::Invalid(
-          "Invalid 'messages[{}].tool_calls': empty array. Expected an array with minimum length 1, but got an empty array instead.",
-          index));
+      return Fail(
+          ApiError::Invalid("Invalid 'messages[{}].tool_calls': empty array. Expected an array with minimum length 1, but got an "
+                            "empty array instead.",
+                            index));
     }
     std::unordered_set<std::string> ids;
     for (size_t i = 0; i < calls->size(); ++i) {
@@ -250,7 +251,8 @@ class ChatParser {
       DI_API_ASSIGN(const std::optional<ObjectInput> nested, block.object("file"));
       const ObjectInput& file = nested.has_value() ? *nested : block;
       if (file.find("file_id") != nullptr) {
-        return Fail(ApiError::Invalid("{}: file_id is not supported. Pass the image as a base64 data url instead.", block.path()));
+        return Fail(
+            ApiError::Invalid("{}: file_id is not supported. Pass the image as a base64 data url instead.", block.path()));
       }
       DI_API_ASSIGN(const std::optional<std::string> data, file.string("file_data"));
       if (!data.has_value()) return Fail(ApiError::Invalid("{}: file must have file_data", block.path()));
@@ -269,8 +271,7 @@ class ChatParser {
     const std::vector<Message>& messages = out_.conversation.messages;
     for (size_t i = 0; i < messages.size(); ++i) {
       if (messages[i].role == Role::kTool) {
-        return Fail(
-            ApiError::Invalid("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'"));
+        return Fail(ApiError::Invalid("Messages with role 'tool' must be a response to a preceding message with 'tool_calls'"));
       }
       if (messages[i].tool_calls.empty()) continue;
       std::unordered_set<std::string_view> due;
@@ -310,10 +311,14 @@ ApiResult<ConvertedRequest> parse_chat_request(std::string_view body, const Conv
 
 ApiResult<ConvertedRequest> parse_request(Api api, std::string_view body, const ConversionOptions& options) {
   switch (api) {
-    case Api::kChat: return parse_chat_request(body, options);
-    case Api::kMessages: return parse_messages_request(body, options);
-    case Api::kResponses: return parse_responses_request(body, options);
-    case Api::kCompletions: break;
+    case Api::kChat:
+      return parse_chat_request(body, options);
+    case Api::kMessages:
+      return parse_messages_request(body, options);
+    case Api::kResponses:
+      return parse_responses_request(body, options);
+    case Api::kCompletions:
+      break;
   }
   return Fail(ApiError::Http(500, "parse_request is for conversations"));
 }

@@ -110,7 +110,9 @@ class CompletionStream final : public ResponseStream {
                 {"text_offset", Json::array()}};
   }
 
-  std::string decoded(const std::vector<int32_t>& ids) const { return tokenizer_ != nullptr ? tokenizer_->decode(ids) : std::string(); }
+  std::string decoded(const std::vector<int32_t>& ids) const {
+    return tokenizer_ != nullptr ? tokenizer_->decode(ids) : std::string();
+  }
 
   Json head() const {
     return Json{{"id", info_.id},

@@ -18,7 +18,7 @@ enum class ModelVersion : uint8_t { kV4, kV4_1 };
 /// A picture, by reference: nothing is fetched or decoded in this layer.
 struct ImageRef {
   enum class Kind : uint8_t { kUrl, kDataUrl } kind = Kind::kUrl;
-  std::string url = {};              ///< http(s) URL, or data URL with base64 payload
+  std::string url = {};         ///< http(s) URL, or data URL with base64 payload
   std::string detail = "high";  ///< low, high, original or auto
   friend bool operator==(const ImageRef&, const ImageRef&) = default;
 };
@@ -44,7 +44,7 @@ struct Message {
   std::optional<std::string> reasoning = {};  ///< assistant
   std::vector<ToolCall> tool_calls = {};      ///< assistant
   std::string tool_call_id = {};              ///< tool
-  bool prefix = false;                   ///< last assistant message: continue it (§4.8)
+  bool prefix = false;                        ///< last assistant message: continue it (§4.8)
   std::string task = {};                      ///< user, checkpoint encoding only: title, query, action, ... (§16)
 
   static Message System(std::string text) { return {.role = Role::kSystem, .content = std::move(text)}; }

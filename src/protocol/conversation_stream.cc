@@ -5,7 +5,8 @@
 namespace deepinfer {
 
 std::string sse_frame(const ServerEvent& event) {
-  return event.name.empty() ? fmt::format("data: {}\n\n", event.data) : fmt::format("event: {}\ndata: {}\n\n", event.name, event.data);
+  return event.name.empty() ? fmt::format("data: {}\n\n", event.data)
+                            : fmt::format("event: {}\ndata: {}\n\n", event.name, event.data);
 }
 
 std::string sse_keep_alive(Api api) {
@@ -16,10 +17,14 @@ std::optional<ApiError> engine_failure(const Output& output) {
   if (!output.finish.has_value()) return std::nullopt;
   switch (*output.finish) {
     case FinishReason::kStop:
-    case FinishReason::kLength: return std::nullopt;
-    case FinishReason::kCancelled: return ApiError::Http(503, "the request was cancelled");
-    case FinishReason::kDeadline: return ApiError::Http(504, "the request's deadline passed");
-    case FinishReason::kError: return ApiError::From(output.error);
+    case FinishReason::kLength:
+      return std::nullopt;
+    case FinishReason::kCancelled:
+      return ApiError::Http(503, "the request was cancelled");
+    case FinishReason::kDeadline:
+      return ApiError::Http(504, "the request's deadline passed");
+    case FinishReason::kError:
+      return ApiError::From(output.error);
   }
   return std::nullopt;
 }
@@ -37,6 +42,7 @@ ModelChunk model_chunk(const Output& output) {
 
 ConversationStream::ConversationStream(const ConvertedRequest& request, ResponseInfo info,
                                        std::shared_ptr<const Tokenizer> tokenizer) {
+  api_ = request.api;
   const int64_t n = std::max<int64_t>(request.generation.n, 1);
   for (int64_t i = 0; i < n; ++i) readers_.push_back(std::make_unique<OutputReader>(request.parsing, tokenizer));
   open_ = n;
@@ -49,9 +55,14 @@ ConversationStream::ConversationStream(const ConvertedRequest& request, Response
                         .custom_tool_names = request.custom_tool_names,
                         .tokenizer = std::move(tokenizer)};
   switch (request.api) {
-    case Api::kMessages: writer_ = make_messages_writer(std::move(context)); break;
-    case Api::kResponses: writer_ = make_responses_writer(std::move(context)); break;
-    default: writer_ = make_chat_writer(std::move(context));
+    case Api::kMessages:
+      writer_ = make_messages_writer(std::move(context));
+      break;
+    case Api::kResponses:
+      writer_ = make_responses_writer(std::move(context));
+      break;
+    default:
+      writer_ = make_chat_writer(std::move(context));
   }
 }
 
@@ -102,13 +113,10 @@ ServerEvents ConversationStream::fail(const ApiError& error) {
   ServerEvents out;
   if (done()) return out;
   failed_ = error;
-  // A response that never began ends with its error alone, whatever the API.
-  if (started_) {
-    writer_->fail(error, out);
-  } else {
-    start(out);
-    writer_->fail(error, out);
-  }
+  // The object of a failed response is part of Responses' last event; elsewhere a response that never began is its error alone.
+  if (api_ == Api::kResponses) start(out);
+  started_ = true;
+  writer_->fail(error, out);
   return out;
 }
 

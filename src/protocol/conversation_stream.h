@@ -29,6 +29,7 @@ class ConversationStream final : public ResponseStream {
   void start(ServerEvents& out);
   ResponseUsage usage() const;
 
+  Api api_ = Api::kChat;
   std::vector<std::unique_ptr<OutputReader>> readers_;
   std::unique_ptr<EventWriter> writer_;
   int64_t prompt_tokens_ = 0;

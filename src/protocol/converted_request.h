@@ -17,22 +17,22 @@ namespace deepinfer {
 /// Limits and switches of conversion. The defaults are this server's; Reference() is deepseek-recipe 0.1.0, whose rules the
 /// conformance vectors fix.
 struct ConversionOptions {
-  bool default_thinking = true;                   ///< when the request says nothing
-  bool responses_web_search_ignored = true;       ///< else a 400
-  bool messages_web_search_ignored = false;       ///< else a 400
-  bool required_in_thinking = true;               ///< tool_choice required or named together with thinking; else a 400
-  bool reject_image_placeholder = false;          ///< a 400 for text that spells the placeholder (§15)
-  bool extra_roles_and_blocks = true;             ///< developer in Chat, custom tools and redacted thinking in Messages
-  int64_t max_choices = 128;                      ///< `n`
+  bool default_thinking = true;              ///< when the request says nothing
+  bool responses_web_search_ignored = true;  ///< else a 400
+  bool messages_web_search_ignored = false;  ///< else a 400
+  bool required_in_thinking = true;          ///< tool_choice required or named together with thinking; else a 400
+  bool reject_image_placeholder = false;     ///< a 400 for text that spells the placeholder (§15)
+  bool extra_roles_and_blocks = true;        ///< developer in Chat, custom tools and redacted thinking in Messages
+  int64_t max_choices = 128;                 ///< `n`
   enum class StructuredOutput : uint8_t {
     kIgnore,  ///< json_schema is ignored, a regex refused
     kKeep,    ///< kept in Conversation::response_format for the grammar engine
   } structured_output = StructuredOutput::kKeep;
 
   int64_t max_body_bytes = int64_t{64} << 20;
-  int64_t max_depth = 128;           ///< of nested JSON
-  int64_t max_values = 1'000'000;    ///< JSON values in one body
-  int64_t max_messages = 16'384;     ///< messages, items or blocks of one array
+  int64_t max_depth = 128;         ///< of nested JSON
+  int64_t max_values = 1'000'000;  ///< JSON values in one body
+  int64_t max_messages = 16'384;   ///< messages, items or blocks of one array
   int64_t max_tools = 1'024;
   int64_t max_images = 1'024;
 
@@ -85,9 +85,9 @@ struct ConvertedRequest {
   GenerationOptions generation;
   ParsingOptions parsing;
   bool stream = false;
-  bool include_usage = false;                    ///< Chat: stream_options.include_usage
-  std::vector<std::string> custom_tool_names = {};    ///< Responses: tools whose calls are custom_tool_call items
-  std::vector<std::string> warnings = {};             ///< for the log: fields that are accepted and do nothing
+  bool include_usage = false;                       ///< Chat: stream_options.include_usage
+  std::vector<std::string> custom_tool_names = {};  ///< Responses: tools whose calls are custom_tool_call items
+  std::vector<std::string> warnings = {};           ///< for the log: fields that are accepted and do nothing
 };
 
 /// A request of Completions: raw text or token ids, no template.

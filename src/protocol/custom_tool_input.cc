@@ -30,10 +30,17 @@ std::string CustomToolInput::push(std::string_view fragment) {
   std::string out;
   for (const char c : fragment) {
     switch (state_) {
-      case State::kPrefix: prefix(c, out); break;
-      case State::kValue: value(c, out); break;
-      case State::kDone: break;
-      case State::kVerbatim: out += c; break;
+      case State::kPrefix:
+        prefix(c, out);
+        break;
+      case State::kValue:
+        value(c, out);
+        break;
+      case State::kDone:
+        break;
+      case State::kVerbatim:
+        out += c;
+        break;
     }
   }
   return out;

@@ -5,8 +5,8 @@
 
 namespace deepinfer {
 
-/// The raw text of a custom tool's call out of the stream of its arguments, {"input": "..."} (spec/protocol §11). Arguments of another
-/// form pass through unchanged.
+/// The raw text of a custom tool's call out of the stream of its arguments, {"input": "..."} (spec/protocol §11). Arguments of
+/// another form pass through unchanged.
 class CustomToolInput {
  public:
   /// What `fragment` adds to the text.

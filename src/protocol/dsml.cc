@@ -8,7 +8,8 @@ namespace {
 // %C, %I, %P: the tags; %D, %T, %E: the special tokens ｜DSML｜, <think>, </think>; %S: the schemas.
 constexpr std::string_view kToolsBlock =
     "## Tools\n\n"
-    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a \"<%D%C>\" block like "
+    "You have access to a set of tools to help answer the user's question. You can invoke tools by writing a \"<%D%C>\" block "
+    "like "
     "the following:\n\n"
     "<%D%C>\n"
     "<%D%I name=\"$TOOL_NAME\">\n"
@@ -19,9 +20,11 @@ constexpr std::string_view kToolsBlock =
     "...\n"
     "</%D%I>\n"
     "</%D%C>\n\n"
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, arrays, objects), "
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, arrays, "
+    "objects), "
     "pass the value in JSON format and set `string=\"false\"`.\n\n"
-    "If thinking_mode is enabled (triggered by %T), you MUST output your complete reasoning inside %T...%E BEFORE any tool calls or "
+    "If thinking_mode is enabled (triggered by %T), you MUST output your complete reasoning inside %T...%E BEFORE any tool calls "
+    "or "
     "final response.\n\n"
     "Otherwise, output directly after %E with tool calls or final response.\n\n"
     "### Available Tool Schemas\n\n"
@@ -97,13 +100,26 @@ void append_tools_block(std::span<const Tool> tools, ModelVersion version, Segme
       continue;
     }
     switch (kToolsBlock[++i]) {
-      case 'C': run += tags.calls; break;
-      case 'I': run += tags.invoke; break;
-      case 'P': run += tags.parameter; break;
-      case 'D': special(kDsmlToken); break;
-      case 'T': special(kThinkToken); break;
-      case 'E': special(kEndThinkToken); break;
-      default: run += schemas(tools);
+      case 'C':
+        run += tags.calls;
+        break;
+      case 'I':
+        run += tags.invoke;
+        break;
+      case 'P':
+        run += tags.parameter;
+        break;
+      case 'D':
+        special(kDsmlToken);
+        break;
+      case 'T':
+        special(kThinkToken);
+        break;
+      case 'E':
+        special(kEndThinkToken);
+        break;
+      default:
+        run += schemas(tools);
     }
   }
   out.text(run);

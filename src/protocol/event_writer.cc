@@ -33,7 +33,8 @@ Json one_logprob(const TokenLogprob& value, const Tokenizer* tokenizer) {
   if (tokenizer != nullptr) {
     for (const char c : tokenizer->token_bytes(value.token)) bytes.push_back(static_cast<uint8_t>(c));
   }
-  return Json{{"token", token_text(tokenizer, value.token)}, {"logprob", finite_logprob(value.logprob)}, {"bytes", std::move(bytes)}};
+  return Json{
+      {"token", token_text(tokenizer, value.token)}, {"logprob", finite_logprob(value.logprob)}, {"bytes", std::move(bytes)}};
 }
 
 }  // namespace
@@ -52,12 +53,16 @@ Json openai_logprobs(const std::vector<PositionLogprobs>& positions, const Token
 
 std::string_view openai_finish_reason(AnswerFinish finish) {
   switch (finish) {
-    case AnswerFinish::kToolCalls: return "tool_calls";
-    case AnswerFinish::kLength: return "length";
-    case AnswerFinish::kContentFilter: return "content_filter";
+    case AnswerFinish::kToolCalls:
+      return "tool_calls";
+    case AnswerFinish::kLength:
+      return "length";
+    case AnswerFinish::kContentFilter:
+      return "content_filter";
     case AnswerFinish::kStop:
     case AnswerFinish::kStopSequence:
-    case AnswerFinish::kEndOfStream: return "stop";
+    case AnswerFinish::kEndOfStream:
+      return "stop";
   }
   return "stop";
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "protocol/dsml.h"
 #include "protocol/json_input.h"
 
 namespace deepinfer {
@@ -16,10 +17,10 @@ ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> promp
   const int64_t asked = g.max_tokens.value_or(default_max_tokens);
   if (prompt_tokens >= limit || (g.max_tokens.has_value() && asked > limit - prompt_tokens)) {
     const int64_t completion = g.max_tokens.value_or(0);
-    return Fail(
-        ApiError::Invalid("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} "
-                          "in the completion). Please reduce the length of the messages or completion.",
-                          limit, prompt_tokens + completion, prompt_tokens, completion));
+    return Fail(ApiError::Invalid(
+        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} "
+        "in the completion). Please reduce the length of the messages or completion.",
+        limit, prompt_tokens + completion, prompt_tokens, completion));
   }
   if (asked > policy.max_output_tokens && g.max_tokens.has_value()) {
     return Fail(ApiError::Field("max_tokens", "at most {} tokens can be made, got {}", policy.max_output_tokens, asked));
@@ -53,16 +54,36 @@ ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> promp
 
 std::string_view format_name(ResponseFormat::Kind kind) {
   switch (kind) {
-    case ResponseFormat::Kind::kText: return "text";
-    case ResponseFormat::Kind::kJsonObject: return "json_object";
-    case ResponseFormat::Kind::kJsonSchema: return "json_schema";
-    case ResponseFormat::Kind::kRegex: return "regex";
-    case ResponseFormat::Kind::kGrammar: return "grammar";
+    case ResponseFormat::Kind::kText:
+      return "text";
+    case ResponseFormat::Kind::kJsonObject:
+      return "json_object";
+    case ResponseFormat::Kind::kJsonSchema:
+      return "json_schema";
+    case ResponseFormat::Kind::kRegex:
+      return "regex";
+    case ResponseFormat::Kind::kGrammar:
+      return "grammar";
   }
   return "unknown";
 }
 
 }  // namespace
+
+std::optional<GenerationConstraint> make_constraint(const ConvertedRequest& request, ModelVersion version) {
+  const Conversation& c = request.conversation;
+  if (c.tools.empty() && c.response_format.kind == ResponseFormat::Kind::kText) return std::nullopt;
+  GenerationConstraint out;
+  out.start = c.thinking ? GenerationConstraint::Start::kAfterThinking : GenerationConstraint::Start::kFirstToken;
+  out.format = c.response_format;
+  out.tools = c.tools;
+  out.tools_required = c.tool_choice == ToolChoice::kRequired && !c.tools.empty();
+  out.parallel = c.parallel_tool_calls;
+  out.version = version;
+  if (request.parsing.tool_call_initial_stage)
+    out.prefilled = fmt::format("\n\n<{}{}>\n", kDsmlToken, DsmlTags::Of(version).calls);
+  return out;
+}
 
 ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy) {
@@ -75,9 +96,8 @@ ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vecto
                                 "{} is not supported by this server", format_name(format)));
   }
   const bool fixed = c.thinking && !policy.honour_sampling_in_thinking;
-  DI_API_ASSIGN(Request out,
-                common(request.generation, std::move(prompt), policy, fixed,
-                       c.thinking ? policy.default_max_tokens_thinking : policy.default_max_tokens));
+  DI_API_ASSIGN(Request out, common(request.generation, std::move(prompt), policy, fixed,
+                                    c.thinking ? policy.default_max_tokens_thinking : policy.default_max_tokens));
   // The release fixes top_p of V4 with tools.
   if (fixed && policy.version == ModelVersion::kV4 && !c.tools.empty()) out.sampling.top_p = 0.95f;
   out.skip_special_tokens = false;

@@ -147,6 +147,8 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
     ApiError error = ApiError::Http(413, fmt::format("the body has {} bytes, the limit is {}", text.size(), limits.max_bytes));
     return Fail(std::move(error));
   }
+  // The lexer takes a zero byte for the end of its input.
+  if (text.find('\0') != std::string_view::npos) return Fail(ApiError::Invalid("the body is not valid JSON: it has a zero byte"));
   LimitedBuilder builder(limits);
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return Fail(ApiError::Invalid("{}", builder.error().empty() ? "the body is not valid JSON" : builder.error()));
@@ -156,12 +158,18 @@ ApiResult<Json> parse_json(std::string_view text, const JsonLimits& limits) {
 
 std::string_view json_type(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "an object";
-    case Json::value_t::array: return "an array";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::boolean: return "a boolean";
-    default: return "a number";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "an object";
+    case Json::value_t::array:
+      return "an array";
+    case Json::value_t::string:
+      return "a string";
+    case Json::value_t::boolean:
+      return "a boolean";
+    default:
+      return "a number";
   }
 }
 
@@ -264,13 +272,27 @@ ApiResult<std::optional<ObjectInput>> ObjectInput::object(std::string_view key) 
 void append_json_escaped(std::string_view text, std::string& out) {
   for (const char c : text) {
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\b': out += "\\b"; break;
-      case '\t': out += "\\t"; break;
-      case '\n': out += "\\n"; break;
-      case '\f': out += "\\f"; break;
-      case '\r': out += "\\r"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
       default:
         if (static_cast<uint8_t>(c) < 0x20) {
           out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
@@ -313,11 +335,20 @@ void append_prompt_json(const Json& value, std::string& out) {
       append_json_escaped(value.get_ref<const std::string&>(), out);
       out += '"';
       break;
-    case Json::value_t::boolean: out += value.get<bool>() ? "true" : "false"; break;
-    case Json::value_t::number_integer: out += fmt::format("{}", value.get<int64_t>()); break;
-    case Json::value_t::number_unsigned: out += fmt::format("{}", value.get<uint64_t>()); break;
-    case Json::value_t::number_float: append_double(value.get<double>(), out); break;
-    default: out += "null";
+    case Json::value_t::boolean:
+      out += value.get<bool>() ? "true" : "false";
+      break;
+    case Json::value_t::number_integer:
+      out += fmt::format("{}", value.get<int64_t>());
+      break;
+    case Json::value_t::number_unsigned:
+      out += fmt::format("{}", value.get<uint64_t>());
+      break;
+    case Json::value_t::number_float:
+      append_double(value.get<double>(), out);
+      break;
+    default:
+      out += "null";
   }
 }
 

@@ -9,12 +9,17 @@ namespace {
 
 std::string_view stop_reason(AnswerFinish finish) {
   switch (finish) {
-    case AnswerFinish::kStopSequence: return "stop_sequence";
-    case AnswerFinish::kToolCalls: return "tool_use";
-    case AnswerFinish::kLength: return "max_tokens";
-    case AnswerFinish::kContentFilter: return "refusal";
+    case AnswerFinish::kStopSequence:
+      return "stop_sequence";
+    case AnswerFinish::kToolCalls:
+      return "tool_use";
+    case AnswerFinish::kLength:
+      return "max_tokens";
+    case AnswerFinish::kContentFilter:
+      return "refusal";
     case AnswerFinish::kStop:
-    case AnswerFinish::kEndOfStream: return "end_turn";
+    case AnswerFinish::kEndOfStream:
+      return "end_turn";
   }
   return "end_turn";
 }
@@ -24,9 +29,10 @@ class MessagesWriter final : public EventWriter {
   explicit MessagesWriter(WriterContext context) : c_(std::move(context)) {}
 
   void start(const ResponseUsage& usage, ServerEvents& out) override {
-    send(Json{{"type", "message_start"},
-              {"message", message(Json::array(), nullptr, nullptr, usage_json({usage.prompt_tokens, usage.cached_tokens, 0, 0}))}},
-         out);
+    send(
+        Json{{"type", "message_start"},
+             {"message", message(Json::array(), nullptr, nullptr, usage_json({usage.prompt_tokens, usage.cached_tokens, 0, 0}))}},
+        out);
     if (c_.thinking) open(Kind::kThinking, Json{{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, out);
   }
 
@@ -56,7 +62,8 @@ class MessagesWriter final : public EventWriter {
         input_ += event.text;
         delta(Json{{"type", "input_json_delta"}, {"partial_json", event.text}}, out);
         break;
-      case OutputEvent::Kind::kFinish: break;
+      case OutputEvent::Kind::kFinish:
+        break;
     }
   }
 

@@ -163,8 +163,7 @@ class MessagesParser {
     if (!content->is_string() && !content->is_array())
       return Fail(wrong_type(in.at("content"), "a string or an array of blocks", *content));
     DI_API_RETURN_IF_ERROR(content->is_array() ? in.array("content", options_.max_messages) : ApiResult<const Json*>(nullptr));
-    if (!due_.empty() && (role != "user" || content->is_string()))
-      return Fail(unresolved(fmt::format("messages.{}: ", index)));
+    if (!due_.empty() && (role != "user" || content->is_string())) return Fail(unresolved(fmt::format("messages.{}: ", index)));
     if (content->is_array() && content->empty())
       return Fail(ApiError::Invalid("messages.{}: all messages must have non-empty content", index));
     std::vector<Message>& out = out_.conversation.messages;
@@ -175,7 +174,8 @@ class MessagesParser {
       return {};
     }
     if (content->is_string()) {
-      out.push_back(role == "user" ? Message::User(content->get<std::string>()) : Message::Assistant(content->get<std::string>()));
+      out.push_back(role == "user" ? Message::User(content->get<std::string>())
+                                   : Message::Assistant(content->get<std::string>()));
       return {};
     }
     if (role == "assistant") return assistant(*content, index);
@@ -207,10 +207,10 @@ class MessagesParser {
   ApiResult<void> tool_result(const ObjectInput& block, size_t index, size_t b) {
     DI_API_ASSIGN(std::string id, block.required_string("tool_use_id"));
     if (due_.erase(id) == 0) {
-      return Fail(
-          ApiError::Invalid("unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
-                            "block must have a corresponding `tool_use` block in the previous message.",
-                            index, b, id));
+      return Fail(ApiError::Invalid(
+          "unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
+          "block must have a corresponding `tool_use` block in the previous message.",
+          index, b, id));
     }
     Message m{.role = Role::kTool};
     m.tool_call_id = std::move(id);

@@ -84,9 +84,8 @@ void OutputParser::build_tools(bool hardened) {
   rules_[kToolName].branches = {{TextMatcher::Literal("\""), kArgsFirst, Action::kAnnounce}};
   for (const Stage stage : {kArgsFirst, kArgsLater}) {
     const bool first = stage == kArgsFirst;
-    rules_[stage].branches = {
-        {TextMatcher::Literal("parameter name=\""), kParamName, Action::kFixed, first ? "{\"" : ", \""},
-        {TextMatcher::Literal(kToolCloser), kToolCalls, Action::kFixed, first ? "{}" : "}"}};
+    rules_[stage].branches = {{TextMatcher::Literal("parameter name=\""), kParamName, Action::kFixed, first ? "{\"" : ", \""},
+                              {TextMatcher::Literal(kToolCloser), kToolCalls, Action::kFixed, first ? "{}" : "}"}};
     if (hardened) {
       rules_[stage].branches.push_back(
           {TextMatcher::Literal("invoke name=\""), kToolName, Action::kNextCall, first ? "{}" : "}"});
@@ -103,8 +102,7 @@ void OutputParser::build_tools(bool hardened) {
   rules_[kValueRaw].branches = {{TextMatcher::Literal(kToolCloser), kArgsLater}};
   if (!hardened) return;
   for (const std::string_view opener : {"<｜DSML｜ parameter name=\"", "<｜DSML｜parameter name=\""}) {
-    rules_[kValueString].branches.push_back(
-        {TextMatcher::AfterNewlines(opener, 1), kParamName, Action::kFixed, "\", \""});
+    rules_[kValueString].branches.push_back({TextMatcher::AfterNewlines(opener, 1), kParamName, Action::kFixed, "\", \""});
     rules_[kValueRaw].branches.push_back({TextMatcher::AfterNewlines(opener, 1), kParamName, Action::kFixed, ", \""});
   }
 }
@@ -157,7 +155,8 @@ void OutputParser::complete(Branch& branch, std::vector<ParsedPiece>& out) {
       stop_ = &stops_[branch.stop];
       position_ += static_cast<int64_t>(marker.size());
       break;
-    default: apply(branch.action, marker, out);
+    default:
+      apply(branch.action, marker, out);
   }
   if (in_reasoning()) reasoning_end_ = position_;
   enter(branch.next);
@@ -181,17 +180,26 @@ void OutputParser::apply(Action action, std::string_view bytes, std::vector<Pars
       }
       emit(Kind::kText, bytes, bytes.size(), out);
       return;
-    case Action::kSpace: emit(Kind::kText, " ", bytes.size(), out); return;
-    case Action::kReasoning: emit(Kind::kReasoning, bytes, bytes.size(), out); return;
-    case Action::kRaw: emit(Kind::kToolArguments, bytes, bytes.size(), out); return;
+    case Action::kSpace:
+      emit(Kind::kText, " ", bytes.size(), out);
+      return;
+    case Action::kReasoning:
+      emit(Kind::kReasoning, bytes, bytes.size(), out);
+      return;
+    case Action::kRaw:
+      emit(Kind::kToolArguments, bytes, bytes.size(), out);
+      return;
     case Action::kEscaped: {
       std::string escaped;
       append_json_escaped(bytes, escaped);
       emit(Kind::kToolArguments, escaped, bytes.size(), out);
       return;
     }
-    case Action::kCollectName: name_ += bytes; break;
-    default: break;
+    case Action::kCollectName:
+      name_ += bytes;
+      break;
+    default:
+      break;
   }
   position_ += static_cast<int64_t>(bytes.size());
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// The model's text as reasoning, answer and tool calls (spec/protocol §7). Bytes in, events out; nothing is lost or reordered, and
-// any cut of the input gives the same events once neighbours of one kind are joined.
+// The model's text as reasoning, answer and tool calls (spec/protocol §7). Bytes in, events out; nothing is lost or reordered,
+// and any cut of the input gives the same events once neighbours of one kind are joined.
 
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ namespace deepinfer {
 
 struct ParsedPiece {
   enum class Kind : uint8_t {
-    kText,           ///< of the answer
+    kText,  ///< of the answer
     kReasoning,
     kToolCall,       ///< a call is announced: its name
     kToolArguments,  ///< a fragment of its arguments as JSON text
@@ -49,13 +49,34 @@ class OutputParser {
 
  private:
   enum Stage : uint8_t {
-    kCommonLead, kCommon, kJson, kMatchedJson, kToolCalls, kToolName, kArgsFirst, kArgsLater, kParamName, kParamType,
-    kValueString, kValueRaw, kReasoningLead, kReasoning, kFinished, kStages
+    kCommonLead,
+    kCommon,
+    kJson,
+    kMatchedJson,
+    kToolCalls,
+    kToolName,
+    kArgsFirst,
+    kArgsLater,
+    kParamName,
+    kParamType,
+    kValueString,
+    kValueRaw,
+    kReasoningLead,
+    kReasoning,
+    kFinished,
+    kStages
   };
   enum class Action : uint8_t {
-    kSkip, kText, kSpace, kReasoning, kCollectName, kAnnounce, kRaw, kEscaped,
-    kFixed,  ///< emit the branch's fixed text as arguments
-    kStop,   ///< a stop sequence
+    kSkip,
+    kText,
+    kSpace,
+    kReasoning,
+    kCollectName,
+    kAnnounce,
+    kRaw,
+    kEscaped,
+    kFixed,     ///< emit the branch's fixed text as arguments
+    kStop,      ///< a stop sequence
     kNextCall,  ///< the fixed text closes the arguments of a call, and the next one begins
   };
   struct Branch {

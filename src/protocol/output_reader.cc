@@ -11,19 +11,28 @@ void OutputReader::push(const ModelChunk& chunk, std::vector<OutputEvent>& out) 
   if (finished_) return;
   completion_tokens_ += chunk.tokens;
   text_bytes_ += static_cast<int64_t>(chunk.text.size());
+  const size_t first_new = tokens_.size();
   place_tokens(chunk);
   parser_.push(chunk.text, pieces_);
   if (chunk.finish.has_value() && parser_.stop_sequence() == nullptr) parser_.finish(pieces_);
-  count_reasoning();
+  count_reasoning(first_new);
   take_pieces(out);
   if (parser_.stop_sequence() != nullptr) {
     end(AnswerFinish::kStopSequence, out);
   } else if (chunk.finish.has_value()) {
     switch (*chunk.finish) {
-      case ModelFinish::kStop: end(parser_.tool_calls() > 0 ? AnswerFinish::kToolCalls : AnswerFinish::kStop, out); break;
-      case ModelFinish::kLength: end(AnswerFinish::kLength, out); break;
-      case ModelFinish::kContentFilter: end(AnswerFinish::kContentFilter, out); break;
-      case ModelFinish::kEndOfStream: end(AnswerFinish::kEndOfStream, out); break;
+      case ModelFinish::kStop:
+        end(parser_.tool_calls() > 0 ? AnswerFinish::kToolCalls : AnswerFinish::kStop, out);
+        break;
+      case ModelFinish::kLength:
+        end(AnswerFinish::kLength, out);
+        break;
+      case ModelFinish::kContentFilter:
+        end(AnswerFinish::kContentFilter, out);
+        break;
+      case ModelFinish::kEndOfStream:
+        end(AnswerFinish::kEndOfStream, out);
+        break;
     }
   }
 }
@@ -51,12 +60,11 @@ void OutputReader::place_tokens(const ModelChunk& chunk) {
   }
 }
 
-void OutputReader::count_reasoning() {
+void OutputReader::count_reasoning(size_t first_new) {
+  // Once the reasoning has ended, nothing later belongs to it: every token is looked at once.
   const int64_t end = parser_.reasoning_end();
-  for (PlacedToken& token : tokens_) {
-    if (token.counted || token.end > end) continue;
-    token.counted = true;
-    ++reasoning_tokens_;
+  for (size_t i = first_new; i < tokens_.size(); ++i) {
+    if (tokens_[i].end <= end) ++reasoning_tokens_;
   }
 }
 
@@ -64,10 +72,18 @@ void OutputReader::take_pieces(std::vector<OutputEvent>& out) {
   for (ParsedPiece& piece : pieces_) {
     OutputEvent event;
     switch (piece.kind) {
-      case ParsedPiece::Kind::kText: event.kind = OutputEvent::Kind::kText; break;
-      case ParsedPiece::Kind::kReasoning: event.kind = OutputEvent::Kind::kReasoning; break;
-      case ParsedPiece::Kind::kToolCall: event.kind = OutputEvent::Kind::kToolCall; break;
-      case ParsedPiece::Kind::kToolArguments: event.kind = OutputEvent::Kind::kToolArguments; break;
+      case ParsedPiece::Kind::kText:
+        event.kind = OutputEvent::Kind::kText;
+        break;
+      case ParsedPiece::Kind::kReasoning:
+        event.kind = OutputEvent::Kind::kReasoning;
+        break;
+      case ParsedPiece::Kind::kToolCall:
+        event.kind = OutputEvent::Kind::kToolCall;
+        break;
+      case ParsedPiece::Kind::kToolArguments:
+        event.kind = OutputEvent::Kind::kToolArguments;
+        break;
     }
     event.text = std::move(piece.text);
     while (!tokens_.empty() && tokens_.front().end <= piece.end) {

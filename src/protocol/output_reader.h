@@ -21,7 +21,7 @@ enum class ModelFinish : uint8_t { kStop, kLength, kContentFilter, kEndOfStream 
 /// What the engine has made since the last chunk.
 struct ModelChunk {
   std::string text = {};
-  int64_t tokens = 0;                      ///< that made the text, those without text included
+  int64_t tokens = 0;                           ///< that made the text, those without text included
   std::vector<int32_t> ids = {};                ///< of these tokens, where known
   std::vector<PositionLogprobs> logprobs = {};  ///< one per id, or none
   std::optional<ModelFinish> finish = {};
@@ -34,8 +34,8 @@ struct OutputEvent {
   enum class Kind : uint8_t { kText, kReasoning, kToolCall, kToolArguments, kFinish } kind = Kind::kText;
   std::string text = {};                          ///< name of a kToolCall; never empty for kText and kReasoning
   std::vector<PositionLogprobs> logprobs = {};    ///< of the tokens that end in this text
-  AnswerFinish finish = AnswerFinish::kStop;  ///< kFinish
-  std::optional<std::string> stop_sequence = {};   ///< kFinish, if one matched
+  AnswerFinish finish = AnswerFinish::kStop;      ///< kFinish
+  std::optional<std::string> stop_sequence = {};  ///< kFinish, if one matched
 };
 
 class OutputReader {
@@ -55,11 +55,10 @@ class OutputReader {
  private:
   struct PlacedToken {
     int64_t end;  ///< in the text
-    bool counted = false;
     std::optional<PositionLogprobs> logprobs;
   };
   void place_tokens(const ModelChunk& chunk);
-  void count_reasoning();
+  void count_reasoning(size_t first_new);
   void take_pieces(std::vector<OutputEvent>& out);
   void end(AnswerFinish reason, std::vector<OutputEvent>& out);
 
@@ -67,7 +66,7 @@ class OutputReader {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<Detokenizer> detokenizer_;
   std::vector<ParsedPiece> pieces_;
-  std::deque<PlacedToken> tokens_;    ///< whose text no piece has covered yet
+  std::deque<PlacedToken> tokens_;     ///< whose text no piece has covered yet
   std::vector<PlacedToken> unplaced_;  ///< tokens of a character that is not complete
   int64_t text_bytes_ = 0;
   int64_t token_bytes_ = 0;

@@ -19,8 +19,7 @@ Result<std::vector<int32_t>> encode_prompt(const Tokenizer& tokenizer, std::span
     flush();
     const std::string_view literal = segment.kind == PromptSegment::Kind::kImage ? kImageToken : std::string_view(segment.text);
     const std::optional<int32_t> id = tokenizer.added_token(literal);
-    if (!id.has_value())
-      return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", literal));
+    if (!id.has_value()) return Err(Status::NotFound("the tokenizer has no added token \"{}\", which the prompt needs", literal));
     ids.push_back(*id);
   }
   flush();

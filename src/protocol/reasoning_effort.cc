@@ -8,22 +8,31 @@ namespace deepinfer {
 
 int ReasoningEffort::value() const {
   switch (level) {
-    case Level::kLow: return 50;
+    case Level::kLow:
+      return 50;
     case Level::kHigh:
-    case Level::kXhigh: return 75;
-    case Level::kMax: return 100;
-    case Level::kNumber: return number;
+    case Level::kXhigh:
+      return 75;
+    case Level::kMax:
+      return 100;
+    case Level::kNumber:
+      return number;
   }
   return 75;
 }
 
 std::string ReasoningEffort::name() const {
   switch (level) {
-    case Level::kLow: return "low";
-    case Level::kHigh: return "high";
-    case Level::kXhigh: return "xhigh";
-    case Level::kMax: return "max";
-    case Level::kNumber: return fmt::format("{}", number);
+    case Level::kLow:
+      return "low";
+    case Level::kHigh:
+      return "high";
+    case Level::kXhigh:
+      return "xhigh";
+    case Level::kMax:
+      return "max";
+    case Level::kNumber:
+      return fmt::format("{}", number);
   }
   return "high";
 }

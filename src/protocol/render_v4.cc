@@ -16,12 +16,15 @@ constexpr std::string_view kV4EffortHigh =
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough in your thinking and "
     "comprehensively decompose the problem to resolve the root cause, rigorously stress-testing your logic against all potential "
     "paths, edge cases, and adversarial scenarios.\nExplicitly write out your entire deliberation process, documenting every "
-    "intermediate step, considered alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
+    "intermediate step, considered alternative, and rejected hypothesis to ensure absolutely no assumption is left "
+    "unchecked.\n\n";
 constexpr std::string_view kV4EffortMax =
     "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\nYou MUST reason with the utmost depth and "
     "rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most fundamental components, trace "
-    "every causal chain to its root, and resolve the underlying cause rather than any surface symptom.\nDo not stop reasoning until "
-    "you have independently verified the solution from multiple angles and are certain that no assumption remains unchecked and no "
+    "every causal chain to its root, and resolve the underlying cause rather than any surface symptom.\nDo not stop reasoning "
+    "until "
+    "you have independently verified the solution from multiple angles and are certain that no assumption remains unchecked and "
+    "no "
     "error remains undiscovered.\n\n";
 constexpr std::string_view kJsonObjectFormat =
     "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n{\"type\": \"json_object\"}";
@@ -40,22 +43,21 @@ std::string effort_text(const Conversation& conversation, ModelVersion version) 
 
 /// What the model itself wrote: grounding tokens in it are tokens again (§5).
 void append_model_text(std::string_view text, SegmentBuilder& out) {
-  while (!text.empty()) {
-    size_t at = std::string_view::npos;
-    std::string_view which;
-    for (const std::string_view token : kGroundingTokens) {
-      const size_t found = text.find(token);
-      if (found < at) {
-        at = found;
-        which = token;
-      }
+  constexpr std::string_view kOpening = "<｜";
+  size_t written = 0;
+  for (size_t at = text.find(kOpening); at != std::string_view::npos; at = text.find(kOpening, at)) {
+    const auto token = std::find_if(kGroundingTokens.begin(), kGroundingTokens.end(),
+                                    [&](std::string_view t) { return text.substr(at).starts_with(t); });
+    if (token == kGroundingTokens.end()) {
+      at += kOpening.size();
+      continue;
     }
-    if (at == std::string_view::npos) break;
-    out.text(text.substr(0, at));
-    out.special(which);
-    text.remove_prefix(at + which.size());
+    out.text(text.substr(written, at - written));
+    out.special(*token);
+    at += token->size();
+    written = at;
   }
-  out.text(text);
+  out.text(text.substr(written));
 }
 
 /// Text of the caller, with its images in their places.
@@ -187,7 +189,8 @@ class Renderer {
         out_.special(kReminderToken);
         out_.text(m.content);
         break;
-      case Role::kAssistant: break;
+      case Role::kAssistant:
+        break;
     }
   }
 

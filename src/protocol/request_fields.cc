@@ -45,11 +45,10 @@ ApiResult<void> read_openai_sampling(const ObjectInput& in, const ConversionOpti
     DI_API_ASSIGN(const std::optional<int64_t> n, in.integer("n", 1, std::min(options.max_choices, kMaxChoices)));
     out.n = n.value_or(1);
   }
-  for (const auto& [field, target] : {std::pair("frequency_penalty", &out.frequency_penalty),
-                                      std::pair("presence_penalty", &out.presence_penalty)}) {
+  for (const auto& [field, target] :
+       {std::pair("frequency_penalty", &out.frequency_penalty), std::pair("presence_penalty", &out.presence_penalty)}) {
     DI_API_ASSIGN(*target, in.number(field));
-    if (target->has_value() && !(**target >= -2 && **target <= 2))
-      return Fail(ApiError::Invalid("{} must be in [-2, 2]", field));
+    if (target->has_value() && !(**target >= -2 && **target <= 2)) return Fail(ApiError::Invalid("{} must be in [-2, 2]", field));
   }
   if (const Json* seed = in.find("seed"); seed != nullptr) {
     const auto value = in.integer("seed", 0, INT64_MAX);
@@ -208,8 +207,7 @@ ApiResult<void> apply_tool_choice(const ChoiceOfTool& choice, const ConversionOp
       return Fail(ApiError::Invalid("Thinking mode does not support this tool_choice"));
     if (choice.name.has_value()) {
       const auto named = std::find_if(c.tools.begin(), c.tools.end(), [&](const Tool& t) { return t.name == *choice.name; });
-      if (named == c.tools.end())
-        return Fail(ApiError::Invalid("tool_choice: no tool named '{}' was specified", *choice.name));
+      if (named == c.tools.end()) return Fail(ApiError::Invalid("tool_choice: no tool named '{}' was specified", *choice.name));
       Tool only = std::move(*named);
       c.tools.clear();
       c.tools.push_back(std::move(only));
@@ -277,9 +275,8 @@ ApiResult<std::string> read_detail(const ObjectInput& in) {
 
 bool mentions_json(std::string_view text) {
   constexpr std::string_view kWord = "json";
-  return std::search(text.begin(), text.end(), kWord.begin(), kWord.end(), [](char a, char b) {
-           return (a >= 'A' && a <= 'Z' ? static_cast<char>(a + 32) : a) == b;
-         }) != text.end();
+  return std::search(text.begin(), text.end(), kWord.begin(), kWord.end(),
+                     [](char a, char b) { return (a >= 'A' && a <= 'Z' ? static_cast<char>(a + 32) : a) == b; }) != text.end();
 }
 
 ApiResult<void> check_conversation(const Conversation& conversation, const ConversionOptions& options) {

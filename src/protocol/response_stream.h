@@ -31,9 +31,9 @@ std::string sse_keep_alive(Api api);
 /// What the server decides about a response. Ids and times come from outside, so that a response can be repeated.
 struct ResponseInfo {
   std::string id = {};                                 ///< "chatcmpl-", "cmpl-", "msg_" or "resp_" and something random
-  int64_t created = 0;                            ///< Unix seconds
+  int64_t created = 0;                                 ///< Unix seconds
   std::optional<std::string> system_fingerprint = {};  ///< of the server and checkpoint
-  bool reasoning_usage = true;                    ///< report the tokens of the reasoning; off in the conformance vectors
+  bool reasoning_usage = true;                         ///< report the tokens of the reasoning; off in the conformance vectors
 };
 
 /// Progress of the answers to one request, all choices. Not thread-safe; one per request.

@@ -13,15 +13,9 @@ class ResponsesWriter final : public EventWriter {
   explicit ResponsesWriter(WriterContext context) : c_(std::move(context)) {}
 
   void start(const ResponseUsage&, ServerEvents& out) override {
-    body_ = Json{{"id", c_.info.id},
-                 {"object", "response"},
-                 {"created_at", c_.info.created},
-                 {"model", c_.model},
-                 {"status", "in_progress"},
-                 {"completed_at", nullptr},
-                 {"error", nullptr},
-                 {"incomplete_details", nullptr},
-                 {"output", Json::array()},
+    body_ = Json{{"id", c_.info.id},  {"object", "response"},          {"created_at", c_.info.created},
+                 {"model", c_.model}, {"status", "in_progress"},       {"completed_at", nullptr},
+                 {"error", nullptr},  {"incomplete_details", nullptr}, {"output", Json::array()},
                  {"usage", nullptr}};
     send("response.created", Json{{"response", body_}}, out);
     send("response.in_progress", Json{{"response", body_}}, out);
@@ -52,9 +46,14 @@ class ResponsesWriter final : public EventWriter {
         send("response.reasoning_text.delta",
              Json{{"content_index", 0}, {"delta", event.text}, {"item_id", item_["id"]}, {"output_index", index()}}, out);
         break;
-      case OutputEvent::Kind::kToolCall: open_call(event.text, out); break;
-      case OutputEvent::Kind::kToolArguments: arguments(event.text, out); break;
-      case OutputEvent::Kind::kFinish: break;
+      case OutputEvent::Kind::kToolCall:
+        open_call(event.text, out);
+        break;
+      case OutputEvent::Kind::kToolArguments:
+        arguments(event.text, out);
+        break;
+      case OutputEvent::Kind::kFinish:
+        break;
     }
   }
 
@@ -78,7 +77,11 @@ class ResponsesWriter final : public EventWriter {
   }
 
   void fail(const ApiError& error, ServerEvents& out) override {
-    send("error", Json{{"code", error.code}, {"message", error.message}, {"param", error.param.has_value() ? Json(*error.param) : Json(nullptr)}}, out);
+    send("error",
+         Json{{"code", error.code},
+              {"message", error.message},
+              {"param", error.param.has_value() ? Json(*error.param) : Json(nullptr)}},
+         out);
     body_["status"] = "failed";
     body_["error"] = Json{{"code", error.code}, {"message", error.message}};
     send("response.failed", Json{{"response", body_}}, out);
@@ -186,7 +189,9 @@ class ResponsesWriter final : public EventWriter {
   void close(const char* status, bool call_follows, ServerEvents& out) {
     if (open_ == Kind::kNone) return;
     switch (open_) {
-      case Kind::kReasoning: close_text("response.reasoning_text.done", reasoning_part(), out); break;
+      case Kind::kReasoning:
+        close_text("response.reasoning_text.done", reasoning_part(), out);
+        break;
       case Kind::kMessage:
         if (call_follows) item_["phase"] = "commentary";
         close_text("response.output_text.done", text_part(), out);
@@ -198,11 +203,12 @@ class ResponsesWriter final : public EventWriter {
         break;
       case Kind::kCustom:
         arguments_delta(input_.finish(), out);
-        send("response.custom_tool_call_input.done",
-             Json{{"input", text_}, {"item_id", item_["id"]}, {"output_index", index()}}, out);
+        send("response.custom_tool_call_input.done", Json{{"input", text_}, {"item_id", item_["id"]}, {"output_index", index()}},
+             out);
         item_["input"] = text_;
         break;
-      case Kind::kNone: break;
+      case Kind::kNone:
+        break;
     }
     item_["status"] = status;
     send("response.output_item.done", Json{{"item", item_}, {"output_index", index()}}, out);

@@ -23,6 +23,16 @@ struct CallGroup {
   size_t pending = 0;
 };
 
+/// In place: a request may have many pieces.
+void append_line(std::optional<std::string>& to, const std::string& text) {
+  if (to.has_value()) {
+    *to += '\n';
+    *to += text;
+  } else {
+    to = text;
+  }
+}
+
 class ResponsesParser {
  public:
   ResponsesParser(const ObjectInput& in, const ConversionOptions& options) : in_(in), options_(options) {
@@ -58,7 +68,8 @@ class ResponsesParser {
     out_.stream = stream.value_or(false);
     DI_API_ASSIGN(const std::optional<int64_t> top, in_.integer("top_logprobs", 0, kMaxLogprobs));
     DI_API_ASSIGN(const Json* include, in_.array("include", options_.max_messages));
-    const bool wanted = include != nullptr && std::find(include->begin(), include->end(), "message.output_text.logprobs") != include->end();
+    const bool wanted =
+        include != nullptr && std::find(include->begin(), include->end(), "message.output_text.logprobs") != include->end();
     if (wanted || top.value_or(0) > 0) g.logprobs = top.value_or(0);
     DI_API_ASSIGN(const std::optional<bool> parallel, in_.boolean("parallel_tool_calls"));
     out_.conversation.parallel_tool_calls = parallel.value_or(true);
@@ -159,8 +170,7 @@ class ResponsesParser {
   ApiResult<void> nothing_pending() const {
     if (group_.pending == 0) return {};
     for (const CallGroup::Entry& entry : group_.entries) {
-      if (!entry.output.has_value())
-        return Fail(ApiError::Invalid("No tool output found for tool call {}.", entry.call.id));
+      if (!entry.output.has_value()) return Fail(ApiError::Invalid("No tool output found for tool call {}.", entry.call.id));
     }
     return {};
   }
@@ -206,15 +216,15 @@ class ResponsesParser {
     for (size_t i = 0; parts != nullptr && i < parts->size(); ++i) {
       DI_API_ASSIGN(const ObjectInput part, ObjectInput::Of((*parts)[i], fmt::format("{}.content[{}]", in.path(), i)));
       DI_API_ASSIGN(const std::string t, part.required_string("text"));
-      text = text.has_value() ? *text + "\n" + t : t;
+      append_line(text, t);
     }
-    if (text.has_value()) thought_ = thought_.has_value() ? *thought_ + "\n" + *text : *text;
+    if (text.has_value()) append_line(thought_, *text);
     return {};
   }
 
   void attach_reasoning(Message& m) {
     if (!thought_.has_value()) return;
-    m.reasoning = m.reasoning.has_value() ? *m.reasoning + "\n" + *thought_ : *thought_;
+    append_line(m.reasoning, *thought_);
     thought_.reset();
   }
 
@@ -323,9 +333,9 @@ class ResponsesParser {
   ConvertedRequest out_;
   ResponsesTools tools_;
   CallGroup group_;
-  std::unordered_map<std::string, size_t> places_;    ///< of the group's calls
-  std::unordered_map<std::string, bool> answered_;    ///< every call of the input
-  std::optional<std::string> thought_;                ///< reasoning that waits for its message or call
+  std::unordered_map<std::string, size_t> places_;  ///< of the group's calls
+  std::unordered_map<std::string, bool> answered_;  ///< every call of the input
+  std::optional<std::string> thought_;              ///< reasoning that waits for its message or call
 };
 
 }  // namespace

@@ -67,8 +67,7 @@ ApiResult<void> ResponsesTools::members(const ObjectInput& in, const ConversionO
   for (size_t i = 0; list != nullptr && i < list->size(); ++i) {
     DI_API_ASSIGN(const ObjectInput member, ObjectInput::Of((*list)[i], fmt::format("{}.tools[{}]", in.path(), i)));
     DI_API_ASSIGN(const std::string type, member.required_string("type"));
-    if (type == "custom")
-      return Fail(ApiError::Invalid("{}: custom tools are not supported inside a namespace", member.path()));
+    if (type == "custom") return Fail(ApiError::Invalid("{}: custom tools are not supported inside a namespace", member.path()));
     if (type != "function") continue;
     DI_API_ASSIGN(Tool tool, read_function(member));
     if (members_.contains({space, tool.name}))

@@ -70,9 +70,9 @@ TEST(OutputParser, HardeningVectors) {
 
 // CASES 3, 5: whatever is in the arguments comes back as a JSON object that equals them.
 TEST(OutputParser, ReadsBackWhatIsRendered) {
-  const std::vector<std::string> strings = {"",      "a",       "123",  "true",     " ",        "\n",   "a\nb\n",  "\"", "\\",
-                                            "a\\\"", "</param>", "<",    "</",       "<｜",       "｜",   "é🦀",      "\t",
-                                            "2>&1",  "<b>",      "</｜D", "<｜DSML｜", "string=\"", "\x01", "</think>"};
+  const std::vector<std::string> strings = {"",   "a",     "123",      "true",  " ",         "\n",        "a\nb\n", "\"",
+                                            "\\", "a\\\"", "</param>", "<",     "</",        "<｜",       "｜",     "é🦀",
+                                            "\t", "2>&1",  "<b>",      "</｜D", "<｜DSML｜", "string=\"", "\x01",   "</think>"};
   std::mt19937 random(11);
   for (const ModelVersion version : {ModelVersion::kV4, ModelVersion::kV4_1}) {
     for (int round = 0; round < 300; ++round) {
@@ -87,10 +87,17 @@ TEST(OutputParser, ReadsBackWhatIsRendered) {
           std::string text;
           for (int k = static_cast<int>(random() % 4); k > 0; --k) text += strings[random() % strings.size()];
           switch (random() % 5) {
-            case 0: arguments[key] = static_cast<int>(random() % 1000) - 500; break;
-            case 1: arguments[key] = Json{{"n", text}, {"l", Json::array({1, nullptr, 2.5})}}; break;
-            case 2: arguments[key] = random() % 2 == 0; break;
-            default: arguments[key] = text;
+            case 0:
+              arguments[key] = static_cast<int>(random() % 1000) - 500;
+              break;
+            case 1:
+              arguments[key] = Json{{"n", text}, {"l", Json::array({1, nullptr, 2.5})}};
+              break;
+            case 2:
+              arguments[key] = random() % 2 == 0;
+              break;
+            default:
+              arguments[key] = text;
           }
           // No escape exists for the closer inside a value (§7.2), nor for a value in JSON that contains it.
           if (arguments[key].dump().find("</｜DSML｜") != std::string::npos) arguments.erase(key);
@@ -109,7 +116,6 @@ TEST(OutputParser, ReadsBackWhatIsRendered) {
       for (const bool hardened : {false, true}) {
         ParsingOptions options{.parse_tool_calls = true};
         options.hardened = hardened;
-        if (hardened && text.find("<｜DSML｜ parameter name=\"") == std::string::npos && version == ModelVersion::kV4_1) continue;
         EXPECT_EQ(read_output(options, {text}, "stop").items, expected);
         EXPECT_EQ(read_output(options, pieces_of(text, testing::character_borders(text)), "stop").items, expected);
       }
@@ -119,9 +125,29 @@ TEST(OutputParser, ReadsBackWhatIsRendered) {
 
 // Nothing is lost where nothing is a marker, and every cut of arbitrary text reads the same.
 TEST(OutputParser, RandomText) {
-  const std::vector<std::string> parts = {"<｜DSML｜", "</｜DSML｜", " calls>", "tool_calls>", " invoke name=\"", " parameter name=\"",
-                                          "\"",        " string=\"true\">", " string=\"false\">", ">", "\n", "</think>", "<think>",
-                                          "<", "｜", "text", "END", "{", "```json\n", "\n```", "é", "🦀", "invoke name=\"f\">"};
+  const std::vector<std::string> parts = {"<｜DSML｜",
+                                          "</｜DSML｜",
+                                          " calls>",
+                                          "tool_calls>",
+                                          " invoke name=\"",
+                                          " parameter name=\"",
+                                          "\"",
+                                          " string=\"true\">",
+                                          " string=\"false\">",
+                                          ">",
+                                          "\n",
+                                          "</think>",
+                                          "<think>",
+                                          "<",
+                                          "｜",
+                                          "text",
+                                          "END",
+                                          "{",
+                                          "```json\n",
+                                          "\n```",
+                                          "é",
+                                          "🦀",
+                                          "invoke name=\"f\">"};
   std::mt19937 random(3);
   for (int round = 0; round < 400; ++round) {
     std::string text;
@@ -149,7 +175,8 @@ TEST(OutputParser, SourcePositionsCoverTheText) {
   ParsingOptions options{.parse_tool_calls = true, .reasoning_initial_stage = ReasoningStage::kStart};
   OutputParser parser(options);
   const std::string text =
-      "\nwhy</think>\n\nsay\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" string=\"true\">v</｜DSML｜ "
+      "\nwhy</think>\n\nsay\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"x\" "
+      "string=\"true\">v</｜DSML｜ "
       "parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
   std::vector<ParsedPiece> pieces;
   parser.push(text, pieces);

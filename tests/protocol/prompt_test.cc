@@ -1,10 +1,9 @@
-#include "protocol/prompt.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "protocol/render_v4.h"
 #include "testing/paths.h"
 #include "tokenizer/official_tokenizer.h"
 
@@ -12,7 +11,33 @@ namespace deepinfer {
 namespace {
 
 using Ids = std::vector<int32_t>;
-using Role = ChatTurn::Role;
+using Role = Message::Role;
+
+struct ChatTurn {
+  Role role;
+  std::string content;
+  std::string reasoning;
+};
+
+/// Plain turns, for tests that need no more.
+struct ChatPrompt {
+  std::optional<std::string> system;
+  std::vector<ChatTurn> turns;
+  bool thinking = false;
+  int effort = 75;
+};
+
+std::vector<PromptSegment> render_prompt(const ChatPrompt& prompt) {
+  Conversation c;
+  if (prompt.system.has_value()) c.messages.push_back(Message::System(*prompt.system));
+  for (const ChatTurn& turn : prompt.turns) {
+    c.messages.push_back(turn.role == Role::kUser ? Message::User(turn.content)
+                                                  : Message::Assistant(turn.content, turn.reasoning));
+  }
+  c.thinking = prompt.thinking;
+  c.effort = {ReasoningEffort::Level::kNumber, prompt.effort};
+  return deepinfer::render_prompt(c, ModelVersion::kV4_1).segments;
+}
 
 Ids encode(const Tokenizer& tokenizer, const ChatPrompt& prompt) {
   auto ids = encode_prompt(tokenizer, render_prompt(prompt));
@@ -35,7 +60,7 @@ const std::string kEffort75 = "Reasoning Effort: 75 (range 1-100, the higher the
 TEST(Prompt, GoldenIdsOfTheReleasedTokenizer) {
   const auto tokenizer = testing::official_tokenizer("v4.1");
   if (tokenizer == nullptr) GTEST_SKIP() << testing::official_tokenizer_missing();
-  const ChatPrompt thinking{.system = {}, .turns = {{Role::kUser, "Hello", ""}}, .thinking = true, .effort = kHighEffort};
+  const ChatPrompt thinking{.system = {}, .turns = {{Role::kUser, "Hello", ""}}, .thinking = true, .effort = 75};
   EXPECT_EQ(encode(*tokenizer, thinking),
             (Ids{0,   128799, 77666, 288,  9504, 482, 28,  223,   2402, 343,   16801, 223,    19,    15,     1457,  14,
                  270, 4077,   270,   1990, 14,   270, 850, 15146, 270,  22805, 868,   128803, 19923, 128804, 128821}));
@@ -59,20 +84,20 @@ TEST(Prompt, Rendering) {
   const auto assistant = [](const char* text, const char* reasoning) { return ChatTurn{Role::kAssistant, text, reasoning}; };
   EXPECT_EQ(spelled({.system = {}, .turns = {user("hi")}}), "<｜begin▁of▁sentence｜><｜User｜>[hi]<｜Assistant｜></think>");
   EXPECT_EQ(spelled({.system = "", .turns = {user("hi")}}),
-            "<｜begin▁of▁sentence｜><｜System｜>[]<｜User｜>[hi]<｜Assistant｜></think>");
+            "<｜begin▁of▁sentence｜><｜System｜><｜User｜>[hi]<｜Assistant｜></think>");
   EXPECT_EQ(spelled({.system = "s", .turns = {user("hi")}, .thinking = true}),
             "<｜begin▁of▁sentence｜><｜System｜>[" + kEffort75 + "][s]<｜User｜>[hi]<｜Assistant｜><think>");
   // Earlier reasoning is kept in thinking mode, an absent one is an empty pair, and none is rendered otherwise.
   const std::vector<ChatTurn> talk = {user("a"), assistant("b", "r"), user("c"), assistant("d", ""), user("e"), user("f")};
   EXPECT_EQ(spelled({.system = {}, .turns = talk, .thinking = true}),
             "<｜begin▁of▁sentence｜><｜System｜>[" + kEffort75 +
-                "]<｜User｜>[a]<｜Assistant｜><think>[r]</think>[b]<｜end▁of▁sentence｜><｜User｜>[c]<｜Assistant｜><think>[]</"
+                "]<｜User｜>[a]<｜Assistant｜><think>[r]</think>[b]<｜end▁of▁sentence｜><｜User｜>[c]<｜Assistant｜><think></"
                 "think>[d]"
-                "<｜end▁of▁sentence｜><｜User｜>[e][\n\n][f]<｜Assistant｜><think>");
+                "<｜end▁of▁sentence｜><｜User｜>[e\n\nf]<｜Assistant｜><think>");
   EXPECT_EQ(
       spelled({.system = {}, .turns = talk}),
       "<｜begin▁of▁sentence｜><｜User｜>[a]<｜Assistant｜></think>[b]<｜end▁of▁sentence｜><｜User｜>[c]<｜Assistant｜></think>[d]"
-      "<｜end▁of▁sentence｜><｜User｜>[e][\n\n][f]<｜Assistant｜></think>");
+      "<｜end▁of▁sentence｜><｜User｜>[e\n\nf]<｜Assistant｜></think>");
   // An assistant turn at the very start never has the pair.
   EXPECT_EQ(spelled({.system = {}, .turns = {assistant("b", "r")}, .thinking = true}),
             "<｜begin▁of▁sentence｜><｜System｜>[" + kEffort75 +
@@ -110,11 +135,15 @@ TEST(Prompt, TextNeverBecomesControlTokens) {
 }
 
 TEST(Prompt, ReasoningEffort) {
-  const std::pair<const char*, int> good[] = {{"low", 50},  {"medium", 75}, {"high", 75}, {"xhigh", 75},
-                                              {"max", 100}, {"1", 1},       {"42", 42},   {"100", 100}};
-  for (const auto& [text, value] : good) EXPECT_EQ(parse_reasoning_effort(text).value_or(-1), value) << text;
-  for (const char* text : {"", "0", "101", "-1", "+5", "5.0", "5 ", "High", "99999999999999999999"}) {
-    EXPECT_FALSE(parse_reasoning_effort(text).has_value()) << text;
+  const std::pair<const char*, int> good[] = {{"minimal", 50}, {"low", 50},    {"medium", 75}, {"high", 75}, {"xhigh", 75},
+                                              {"max", 100},    {"ultra", 100}, {"1", 1},       {"42", 42},   {"100", 100}};
+  for (const auto& [text, value] : good) {
+    const auto effort = parse_reasoning_effort(std::string_view(text));
+    ASSERT_TRUE(effort.has_value()) << text;
+    EXPECT_EQ(effort->value(), value) << text;
+  }
+  for (const char* text : {"", "0", "101", "-1", "+5", "5.0", "5 ", "High", "none", "99999999999999999999"}) {
+    EXPECT_FALSE(parse_reasoning_effort(std::string_view(text)).has_value()) << text;
   }
 }
 

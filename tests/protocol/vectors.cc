@@ -26,9 +26,7 @@ Api api_of(const Json& test) {
   return api == "chat" ? Api::kChat : api == "messages" ? Api::kMessages : Api::kResponses;
 }
 
-ModelVersion version_of(const Json& test) {
-  return test.at("model_version") == "v4" ? ModelVersion::kV4 : ModelVersion::kV4_1;
-}
+ModelVersion version_of(const Json& test) { return test.at("model_version") == "v4" ? ModelVersion::kV4 : ModelVersion::kV4_1; }
 
 ConversionOptions conversion_options(const Json& test) {
   ConversionOptions options = ConversionOptions::Reference();

@@ -1,0 +1,348 @@
+// Requests of every format to the neutral form: the conformance vectors, limits, and hostile input.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "protocol/vectors.h"
+#include "testing/paths.h"
+
+namespace deepinfer {
+namespace {
+
+std::string file_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream out;
+  out << file.rdbuf();
+  return out.str();
+}
+
+TEST(Requests, RejectVectors) {
+  testing::for_each_case("reject", 95, [](const Json& test) {
+    ConversionOptions options = testing::conversion_options(test);
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), options);
+    ASSERT_FALSE(request.has_value());
+    const Json& expected = test.at("expect");
+    EXPECT_EQ(request.error().status, expected.at("status"));
+    EXPECT_EQ(Json::parse(error_body(testing::api_of(test), request.error())).at("error"), expected.at("body").at("error"));
+  });
+}
+
+TEST(Requests, SettingsVectors) {
+  testing::for_each_case("settings", 18, [](const Json& test) {
+    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
+    ASSERT_TRUE(request.has_value()) << request.error().message;
+    const Json& expected = test.at("expect");
+    const Conversation& c = request->conversation;
+    const GenerationOptions& g = request->generation;
+    EXPECT_EQ(c.thinking, expected.at("thinking_mode"));
+    EXPECT_EQ(c.thinking ? Json(c.effort.name()) : Json(nullptr), expected.at("reasoning_effort"));
+    constexpr const char* kChoices[] = {"auto", "none", "required"};
+    EXPECT_EQ(kChoices[static_cast<int>(c.tool_choice)], expected.at("tool_choice"));
+    Json names = Json::array();
+    for (const Tool& tool : c.tools) names.push_back(tool.name);
+    EXPECT_EQ(names, expected.at("tool_names"));
+    EXPECT_EQ(c.response_format.kind == ResponseFormat::Kind::kJsonObject ? "json_object" : "text",
+              expected.at("response_format"));
+    EXPECT_EQ(request->stream, expected.at("stream"));
+    EXPECT_EQ(request->model, expected.at("model"));
+    Json inference = Json::object();
+    if (g.max_tokens.has_value()) inference["max_tokens"] = *g.max_tokens;
+    if (g.temperature.has_value()) inference["temperature"] = *g.temperature;
+    if (g.top_p.has_value()) inference["top_p"] = *g.top_p;
+    if (g.thinking_budget_tokens.has_value()) inference["thinking_budget_tokens"] = *g.thinking_budget_tokens;
+    if (g.disable_parallel_tool_use.has_value()) inference["disable_parallel_tool_use"] = *g.disable_parallel_tool_use;
+    EXPECT_EQ(inference, expected.at("inference"));
+    const ParsingOptions& p = request->parsing;
+    const Json stages[] = {nullptr, "start", "reasoning", "content"};
+    const Json parsing{{"parse_tool_calls", p.parse_tool_calls},
+                       {"tool_call_initial_stage", p.tool_call_initial_stage},
+                       {"parse_json_output", p.parse_json_output},
+                       {"reasoning_initial_stage", stages[static_cast<int>(p.reasoning_initial_stage)]},
+                       {"stop_sequences", p.stop_sequences}};
+    EXPECT_EQ(parsing, expected.at("parsing"));
+    if (expected.contains("custom_tool_names")) {
+      EXPECT_EQ(Json(request->custom_tool_names), expected.at("custom_tool_names"));
+    }
+  });
+}
+
+Json chat(Json more = Json::object()) {
+  Json request{{"model", "m"}, {"messages", Json::array({Json{{"role", "user"}, {"content", "json"}}})}};
+  for (auto& [key, value] : more.items()) request[key] = value;
+  return request;
+}
+
+std::string chat_error(const Json& more) {
+  const auto request = parse_chat_request(chat(more).dump());
+  return request.has_value() ? "" : request.error().message;
+}
+
+TEST(Requests, ErrorsNameFieldValueAndLimit) {
+  const std::pair<Json, const char*> cases[] = {
+      {{{"max_tokens", "x"}}, "max_tokens: expected a whole number, got a string \"x\""},
+      {{{"max_tokens", -1}}, "max_tokens: expected a whole number from 0 to 4294967295, got -1"},
+      {{{"max_tokens", 1.5}}, "max_tokens: expected a whole number from 0 to 4294967295, got 1.5"},
+      {{{"max_tokens", 1e300}}, "max_tokens: expected a whole number from 0 to 4294967295, got 1e+300"},
+      {{{"max_tokens", 18446744073709551615u}},
+       "max_tokens: expected a whole number from 0 to 4294967295, got 18446744073709551615"},
+      {{{"stream", 1}}, "stream: expected true or false, got a number 1"},
+      {{{"n", 129}}, "n: expected a whole number from 1 to 128, got 129"},
+      {{{"top_logprobs", 21}}, "top_logprobs: expected a whole number from 0 to 20, got 21"},
+      {{{"top_logprobs", 2}}, "top_logprobs: needs logprobs = true, got 2"},
+      {{{"min_p", 2}}, "min_p: expected a number from 0 to 1, got 2"},
+      {{{"top_k", 1e9}}, "top_k: expected a whole number from -1 to 2147483647, got 1000000000.0"},
+      {{{"logit_bias", {{"x", 1}}}}, "logit_bias: keys are token ids, got \"x\""},
+      {{{"logit_bias", {{"5", 101}}}}, "logit_bias.5: expected a number from -100 to 100, got 101"},
+      {{{"reasoning_effort", "extreme"}},
+       "reasoning_effort: must be minimal, low, medium, high, xhigh, max, ultra or a whole number"
+       " from 1 to 100, got \"extreme\""},
+      {{{"reasoning_effort", 0}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 0, got 0"},
+      {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 101, got 101"},
+      {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
+      {{{"cache_salt", std::string(257, 'x')}}, "cache_salt: has 257 bytes, the limit is 256"},
+      {{{"response_format", {{"type", "xml"}}}},
+       "response_format.type: expected text, json_object, json_schema, regex or grammar, got \"xml\""},
+      {{{"messages", 5}}, "messages: expected an array, got a number 5"},
+      {{{"messages", {5}}}, "messages[0]: expected an object, got a number 5"},
+      {{{"messages", {{{"role", "robot"}, {"content", "x"}}}}},
+       "messages[0].role: expected system, user, assistant, tool or latest_reminder, got \"robot\""},
+      {{{"messages", {{{"role", "user"}}}}}, "messages[0].content: a string or an array is required"},
+  };
+  for (const auto& [more, message] : cases) EXPECT_EQ(chat_error(more), message) << more.dump();
+}
+
+TEST(Requests, EveryParameterArrives) {
+  const auto request = parse_chat_request(
+      chat({{"max_completion_tokens", 7},
+            {"temperature", 0.25},
+            {"top_p", 0.5},
+            {"top_k", 40},
+            {"min_p", 0.1},
+            {"repetition_penalty", 1.1},
+            {"presence_penalty", -2},
+            {"frequency_penalty", 2},
+            {"seed", 9},
+            {"n", 3},
+            {"logprobs", true},
+            {"top_logprobs", 5},
+            {"logit_bias", {{"12", -100}, {"7", 0.5}}},
+            {"stop", {"a", "b"}},
+            {"stream", true},
+            {"stream_options", {{"include_usage", true}}},
+            {"reasoning_effort", 37},
+            {"priority", -3},
+            {"cache_salt", "tenant"},
+            {"cache_class", "agent"},
+            {"min_tokens", 2},
+            {"stop_token_ids", {5, 6}},
+            {"ignore_eos", true},
+            {"deadline", 2.5},
+            {"parallel_tool_calls", false},
+            {"thinking", {{"type", "enabled"}, {"budget_tokens", 100}}},
+            {"response_format",
+             {{"type", "json_schema"}, {"json_schema", {{"name", "x"}, {"strict", true}, {"schema", {{"type", "object"}}}}}}}})
+          .dump());
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const GenerationOptions& g = request->generation;
+  EXPECT_EQ(g.max_tokens, 7);
+  EXPECT_EQ(g.temperature, 0.25);
+  EXPECT_EQ(g.top_k, 40);
+  EXPECT_EQ(g.logprobs, 5);
+  EXPECT_EQ(g.logit_bias, (std::vector<std::pair<int32_t, float>>{{12, -100.0f}, {7, 0.5f}}));
+  EXPECT_EQ(g.thinking_budget_tokens, 100);
+  EXPECT_EQ(request->conversation.effort.value(), 37);
+  EXPECT_FALSE(request->conversation.parallel_tool_calls);
+  const ResponseFormat& format = request->conversation.response_format;
+  EXPECT_EQ(format.kind, ResponseFormat::Kind::kJsonSchema);
+  EXPECT_EQ(format.definition, R"({"type":"object"})");
+  EXPECT_TRUE(format.strict);
+  EXPECT_TRUE(request->parsing.parse_json_output);
+
+  GenerationPolicy policy;
+  const auto refused = to_engine_request(*request, {1, 2, 3}, policy);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().message, "response_format: json_schema is not supported by this server");
+  policy.grammar = true;
+  policy.honour_sampling_in_thinking = true;
+  const auto engine = to_engine_request(*request, {1, 2, 3}, policy);
+  ASSERT_TRUE(engine.has_value());
+  EXPECT_EQ(engine->max_tokens, 7);
+  EXPECT_EQ(engine->n, 3);
+  EXPECT_EQ(engine->seed, 9u);
+  EXPECT_EQ(engine->sampling.temperature, 0.25f);
+  EXPECT_EQ(engine->sampling.top_k, 40);
+  EXPECT_EQ(engine->sampling.presence_penalty, -2.0f);
+  EXPECT_EQ(engine->sampling.min_tokens, 2);
+  EXPECT_EQ(engine->sampling.stop_token_ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(engine->priority, -3);
+  EXPECT_EQ(engine->cache_salt, "tenant");
+  EXPECT_EQ(engine->cache_class, "agent");
+  EXPECT_EQ(engine->deadline, 2.5);
+  EXPECT_EQ(engine->logprobs, 5);
+  EXPECT_TRUE(engine->ignore_eos);
+  EXPECT_TRUE(engine->stop.empty());
+  EXPECT_FALSE(engine->skip_special_tokens);
+}
+
+// spec §6.
+TEST(Requests, GenerationDefaults) {
+  const auto engine = [](const Json& more, size_t prompt, GenerationPolicy policy = {}) {
+    const auto request = parse_chat_request(chat(more).dump());
+    EXPECT_TRUE(request.has_value());
+    return to_engine_request(*request, std::vector<int32_t>(prompt, 5), policy);
+  };
+  const Json off{{"thinking", {{"type", "disabled"}}}};
+  EXPECT_EQ(engine(off, 10)->max_tokens, 8192);
+  EXPECT_EQ(engine({}, 10)->max_tokens, 65536);
+  EXPECT_EQ(engine(off, 10, {.max_model_len = 100})->max_tokens, 90);
+  EXPECT_EQ(engine({{"temperature", 0}, {"top_p", 0.5}, {"presence_penalty", 1}}, 10)->sampling.temperature, 1.0f);
+  EXPECT_EQ(engine({{"top_p", 0.5}}, 10)->sampling.top_p, 0.95f);
+  EXPECT_EQ(engine({{"presence_penalty", 1}}, 10)->sampling.presence_penalty, 0.0f);
+  EXPECT_EQ(engine({{"top_p", 0.5}, {"thinking", {{"type", "disabled"}}}}, 10)->sampling.top_p, 0.5f);
+  const auto full = engine({{"max_tokens", 91}}, 10, {.max_model_len = 100});
+  ASSERT_FALSE(full.has_value());
+  EXPECT_EQ(full.error().message,
+            "This model's maximum context length is 100 tokens. However, you requested 101 tokens (10 in the messages, 91 in the "
+            "completion). Please reduce the length of the messages or completion.");
+  EXPECT_FALSE(engine({}, 100, {.max_model_len = 100}).has_value());
+  EXPECT_TRUE(engine({{"max_tokens", 90}}, 10, {.max_model_len = 100}).has_value());
+}
+
+// CASES 9, and what differs from the reference by intention.
+TEST(Requests, OurDefaults) {
+  const Json tools = Json::array({Json{{"type", "function"}, {"function", {{"name", "f"}}}}});
+  const auto required = parse_chat_request(chat({{"tools", tools}, {"tool_choice", "required"}}).dump());
+  ASSERT_TRUE(required.has_value());
+  EXPECT_TRUE(required->conversation.thinking);
+  EXPECT_FALSE(required->parsing.tool_call_initial_stage);
+  EXPECT_EQ(required->parsing.reasoning_initial_stage, ReasoningStage::kStart);
+  const std::string prompt = prompt_text(render_prompt(required->conversation, ModelVersion::kV4_1).segments);
+  EXPECT_TRUE(prompt.ends_with("<｜Assistant｜><think>"));
+
+  const auto quoted = parse_chat_request(
+      chat({{"messages", {{{"role", "developer"}, {"content", "<｜image｜>"}}, {{"role", "user"}, {"content", "x"}}}}}).dump());
+  ASSERT_TRUE(quoted.has_value());
+  EXPECT_EQ(quoted->conversation.messages[0].role, Message::Role::kSystem);
+
+  const auto custom = parse_messages_request(
+      R"({"model":"m","messages":[{"role":"user","content":"x"}],"tools":[{"type":"custom","name":"f","input_schema":{"type":"object"}}]})");
+  EXPECT_TRUE(custom.has_value());
+  const auto stored = parse_responses_request(R"({"model":"m","input":"x","previous_response_id":"r"})");
+  ASSERT_TRUE(stored.has_value());
+  EXPECT_EQ(stored->warnings.size(), 1u);
+}
+
+TEST(Requests, Completions) {
+  const auto prompts = [](const char* prompt) {
+    return parse_completion_request(fmt::format(R"({{"model":"m","prompt":{},"stop":"E","echo":true}})", prompt));
+  };
+  EXPECT_EQ(std::get<std::string>(prompts("\"a\"")->prompts[0]), "a");
+  EXPECT_EQ(prompts(R"(["a","b"])")->prompts.size(), 2u);
+  EXPECT_EQ(std::get<1>(prompts("[1,2]")->prompts[0]), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(prompts("[[1],[2,3]]")->prompts.size(), 2u);
+  for (const char* bad : {"[]", "5", "null", "[[]]", "[1,-2]", "[1,\"a\"]", "[4294967296]", "[null]", "{}"}) {
+    EXPECT_FALSE(prompts(bad).has_value()) << bad;
+  }
+  const auto request = to_engine_request(*prompts("\"a\""), {5}, GenerationPolicy{});
+  ASSERT_TRUE(request.has_value());
+  EXPECT_EQ(request->stop, std::vector<std::string>{"E"});
+  EXPECT_EQ(request->max_tokens, 16);
+  EXPECT_FALSE(parse_completion_request(R"({"model":"m","prompt":"x","suffix":"y"})").has_value());
+}
+
+TEST(Json, Format) {
+  testing::for_each_case("json_format", 23, [](const Json& test) {
+    const auto value = parse_json(test.at("input_json").get<std::string>());
+    ASSERT_TRUE(value.has_value());
+    EXPECT_EQ(prompt_json(*value), test.at("expect"));
+  });
+}
+
+TEST(Json, Limits) {
+  const auto error = [](const std::string& text, const JsonLimits& limits = {}) {
+    const auto value = parse_json(text, limits);
+    return value.has_value() ? "" : value.error().message;
+  };
+  EXPECT_EQ(error("[[[]]]", {.max_depth = 3}), "");
+  EXPECT_EQ(error("[[[]]]", {.max_depth = 2}), "the body is nested more than 2 levels deep");
+  EXPECT_EQ(error(std::string(1'000'000, '[')), "the body is nested more than 128 levels deep");
+  EXPECT_EQ(error("[1,2,3]", {.max_values = 3}), "the body has more than 3 JSON values");
+  EXPECT_EQ(error("[1,2]", {.max_bytes = 4}), "the body has 5 bytes, the limit is 4");
+  EXPECT_EQ(parse_json("[1,2]", {.max_bytes = 4}).error().status, 413);
+  // The last of equal keys wins, at the place of the first, in small objects and in large ones.
+  EXPECT_EQ(prompt_json(*parse_json(R"({"a":1,"b":2,"a":3})")), R"({"a": 3, "b": 2})");
+  std::string large = "{";
+  for (int i = 0; i < 100; ++i) large += fmt::format("\"k{}\":{},", i, i);
+  const auto value = parse_json(large + R"("k3":"x","k99":"y","k3":["z"]})");
+  ASSERT_TRUE(value.has_value());
+  EXPECT_EQ(value->size(), 100u);
+  EXPECT_EQ((*value)["k3"], Json::array({"z"}));
+  EXPECT_EQ((*value)["k99"], "y");
+  EXPECT_EQ(value->begin().key(), "k0");
+  for (const std::string bad : {"\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\xff\"", "\"\xed\xa0\x80\"",
+                                "\"\xc0\x80\"", "1e999", "01", "nul", "{\"a\":1,}", "[1] x", "", "\"a", "\"\n\"", "NaN", "'a'"}) {
+    EXPECT_NE(error(bad), "") << bad;
+    EXPECT_EQ(error(bad).find('\n'), std::string::npos);
+  }
+}
+
+// A hundred thousand keys are read in linear time.
+TEST(Json, ManyKeys) {
+  std::string text = "{";
+  for (int i = 0; i < 200'000; ++i) text += fmt::format("\"{}\":0,", i);
+  text += "\"x\":0}";
+  const auto value = parse_json(text);
+  ASSERT_TRUE(value.has_value());
+  EXPECT_EQ(value->size(), 200'001u);
+}
+
+// y_ files must be read, n_ files must not; none may do worse than an error.
+TEST(Json, PublicTestSuite) {
+  const std::filesystem::path folder = testing::shared_dir() + "/vectors/public/json-test-suite/test_parsing";
+  if (testing::shared_dir().empty() || !std::filesystem::exists(folder))
+    GTEST_SKIP() << "the suite is read from the shared folder ($DEEPINFER_SHARED), which is absent";
+  int accepted = 0;
+  int refused = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    const std::string text = file_text(entry.path());
+    SCOPED_TRACE(name);
+    const auto value = parse_json(text);
+    if (name.starts_with("y_")) {
+      EXPECT_TRUE(value.has_value()) << value.error().message;
+      ++accepted;
+    } else if (name.starts_with("n_")) {
+      EXPECT_FALSE(value.has_value());
+      ++refused;
+    }
+    // As a body, and as a value at places that take anything.
+    for (const Api api : {Api::kChat, Api::kMessages, Api::kResponses}) (void)parse_request(api, text);
+    (void)parse_completion_request(text);
+    const auto nested = parse_chat_request(R"({"model":"m","messages":[{"role":"user","content":"x"}],"metadata":)" + text + "}");
+    if (name.starts_with("y_")) {
+      EXPECT_TRUE(nested.has_value());
+    } else if (name.starts_with("n_")) {
+      EXPECT_FALSE(nested.has_value());
+    }
+  }
+  EXPECT_EQ(accepted, 95);
+  EXPECT_EQ(refused, 188);
+}
+
+TEST(Errors, Bodies) {
+  const ApiError error = ApiError::Field("a.b", "is {}", 5);
+  EXPECT_EQ(error_body(Api::kChat, error),
+            R"({"error":{"message":"a.b: is 5","type":"invalid_request_error","param":"a.b","code":"invalid_request_error"}})");
+  EXPECT_EQ(
+      error_body(Api::kMessages, ApiError::From(Status::ResourceExhausted("the queue is full"))),
+      R"({"type":"error","error":{"message":"the queue is full","type":"overloaded_error","param":null,"code":"overloaded_error"}})");
+  EXPECT_EQ(ApiError::From(Status::Internal("x")).status, 500);
+  EXPECT_EQ(ApiError::From(Status::OutOfRange("x")).status, 400);
+  EXPECT_EQ(Json::parse(error_body(Api::kChat, ApiError::Invalid("{}", "\xff\n")))["error"]["message"], "\uFFFD\n");
+}
+
+}  // namespace
+}  // namespace deepinfer
