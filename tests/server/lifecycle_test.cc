@@ -57,11 +57,11 @@ TEST(Disconnect, CancelsStreams) {
 
 TEST(Disconnect, CancelsAnswersInOnePiece) {
   TestServer server(endless());
-  const Json messages = {{"model", "fake"}, {"max_tokens", 500000}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
-  for (const std::string& request : {request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 500000}})),
+  const Json messages = {{"model", "fake"}, {"max_tokens", 300000}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  for (const std::string& request : {request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})),
                                      request_text("POST", "/v1/messages", messages.dump()),
-                                     request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":500000})"),
-                                     request_text("POST", "/v1/responses", R"({"model":"fake","input":"a","max_output_tokens":500000})")}) {
+                                     request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":300000})"),
+                                     request_text("POST", "/v1/responses", R"({"model":"fake","input":"a","max_output_tokens":300000})")}) {
     RawClient client(server.port());
     client.send(request);
     ASSERT_TRUE(eventually([&] { return running(server) > 0; })) << client.receive().body;
@@ -73,7 +73,7 @@ TEST(Disconnect, CancelsAnswersInOnePiece) {
 TEST(Disconnect, IsSeenBehindPipelinedRequests) {
   TestServer server(endless());
   RawClient client(server.port());
-  client.send(request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 500000}})) + request_text("GET", "/health"));
+  client.send(request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})) + request_text("GET", "/health"));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   client.close();
   EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
@@ -100,7 +100,7 @@ TEST(Stream, SlowReaderHoldsNothingUp) {
   options.server.write_timeout = 30;
   TestServer server(options);
   RawClient slow(server.port());
-  const int small = 4096;
+  const int small = 64 << 10;
   ::setsockopt(slow.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   slow.send(stream_request());
   // The engine goes on without the reader, and others are served.
@@ -126,7 +126,7 @@ TEST(Stream, WhoNeverReadsIsLeft) {
   RawClient client(server.port());
   const int small = 2048;
   ::setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
-  client.send(stream_request({{"max_tokens", 900'000}, {"n", 4}}));
+  client.send(stream_request({{"max_tokens", 300'000}, {"n", 8}}));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   EXPECT_TRUE(eventually([&] { return server.quiet(); }, 20));
 }

@@ -94,10 +94,12 @@ HttpReply RawClient::receive(bool head, double seconds) {
   const auto more = [&] {
     const double left = std::chrono::duration<double>(last - Clock::now()).count();
     if (left <= 0) return false;
-    std::string kept = std::exchange(buffer_, {});
-    const std::string piece = read_some(left);
-    buffer_ = kept + piece;
-    return !piece.empty();
+    pollfd p{fd_, POLLIN, 0};
+    if (::poll(&p, 1, static_cast<int>(left * 1000) + 1) <= 0) return false;
+    char piece[1 << 16];
+    const ssize_t count = ::recv(fd_, piece, sizeof(piece), 0);
+    if (count > 0) buffer_.append(piece, static_cast<size_t>(count));
+    return count > 0;
   };
   HttpReply reply;
   size_t end = 0;

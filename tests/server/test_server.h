@@ -11,9 +11,9 @@ namespace deepinfer::testing {
 
 /// What a test wants different.
 struct TestServerOptions {
-  server::ServerOptions server;
+  server::ServerOptions server = {};
   server::FakeEngineOptions fake = {.rate = 0};
-  EngineOptions engine;
+  EngineOptions engine = {};
   bool default_thinking = false;
 };
 
