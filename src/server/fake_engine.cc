@@ -180,6 +180,7 @@ class FakeEngine final : public Engine {
         const int32_t token = a.answer[static_cast<size_t>(a.made - 1)];
         output.tokens.push_back(token);
         if (a.request.detokenize) output.text = a.text[static_cast<size_t>(choice)].push(token);
+        if (fake_.timestamps) output.text = fmt::format("{}:{} ", a.made - 1, Clock::now().time_since_epoch().count());
         if (a.request.logprobs.has_value()) output.logprobs.push_back(logprobs(token, *a.request.logprobs));
       }
       if (last_token) {

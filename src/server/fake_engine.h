@@ -13,6 +13,7 @@ struct FakeEngineOptions {
   double rate = 100;          ///< tokens a second of each choice; 0: as fast as it goes
   int64_t tokens = 32;        ///< of an answer, unless the request wants fewer
   double first_delay = 0;     ///< seconds before the first token
+  bool timestamps = false;    ///< the text of token k is "k:T ", T its time in ns of the steady clock: for load tools
   std::string text = "The fox carried the lamp through the quiet wood. ";  ///< repeated; special tokens may be spelled
 };
 
