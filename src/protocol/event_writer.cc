@@ -67,8 +67,4 @@ std::string_view openai_finish_reason(AnswerFinish finish) {
   return "stop";
 }
 
-// Declared in api.h.
-std::string count_tokens_body(int64_t input_tokens);
-std::string count_tokens_body(int64_t input_tokens) { return wire_json(Json{{"input_tokens", input_tokens}}); }
-
 }  // namespace deepinfer

@@ -362,4 +362,6 @@ ApiResult<ConvertedRequest> parse_messages_request(std::string_view body, const 
   return MessagesParser(in, options).run();
 }
 
+std::string count_tokens_body(int64_t input_tokens) { return wire_json(Json{{"input_tokens", input_tokens}}); }
+
 }  // namespace deepinfer

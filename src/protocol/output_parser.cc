@@ -87,8 +87,7 @@ void OutputParser::build_tools(bool hardened) {
     rules_[stage].branches = {{TextMatcher::Literal("parameter name=\""), kParamName, Action::kFixed, first ? "{\"" : ", \""},
                               {TextMatcher::Literal(kToolCloser), kToolCalls, Action::kFixed, first ? "{}" : "}"}};
     if (hardened) {
-      rules_[stage].branches.push_back(
-          {TextMatcher::Literal("invoke name=\""), kToolName, Action::kNextCall, first ? "{}" : "}"});
+      rules_[stage].branches.push_back({TextMatcher::Literal("invoke name=\""), kToolName, Action::kFixed, first ? "{}" : "}"});
     }
   }
   rules_[kParamName].unmatched = escape_names_ ? Action::kEscaped : Action::kRaw;
@@ -141,9 +140,6 @@ void OutputParser::complete(Branch& branch, std::vector<ParsedPiece>& out) {
   pending_.clear();
   switch (branch.action) {
     case Action::kFixed:
-      emit(ParsedPiece::Kind::kToolArguments, branch.fixed, marker.size(), out);
-      break;
-    case Action::kNextCall:
       emit(ParsedPiece::Kind::kToolArguments, branch.fixed, marker.size(), out);
       break;
     case Action::kAnnounce:

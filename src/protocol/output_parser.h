@@ -75,9 +75,8 @@ class OutputParser {
     kAnnounce,
     kRaw,
     kEscaped,
-    kFixed,     ///< emit the branch's fixed text as arguments
-    kStop,      ///< a stop sequence
-    kNextCall,  ///< the fixed text closes the arguments of a call, and the next one begins
+    kFixed,  ///< emit the branch's fixed text as arguments
+    kStop,   ///< a stop sequence
   };
   struct Branch {
     TextMatcher matcher;

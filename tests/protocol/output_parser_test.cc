@@ -83,7 +83,7 @@ TEST(OutputParser, ReadsBackWhatIsRendered) {
       for (int c = 0; c < n; ++c) {
         Json arguments = Json::object();
         for (int p = static_cast<int>(random() % 4); p > 0; --p) {
-          const std::string key = "k" + std::to_string(random() % 100);
+          const std::string key = fmt::format("k{}", random() % 100);
           std::string text;
           for (int k = static_cast<int>(random() % 4); k > 0; --k) text += strings[random() % strings.size()];
           switch (random() % 5) {

@@ -332,6 +332,8 @@ TEST(Json, PublicTestSuite) {
   EXPECT_EQ(refused, 188);
 }
 
+TEST(Requests, CountTokensBody) { EXPECT_EQ(count_tokens_body(12), R"({"input_tokens":12})"); }
+
 TEST(Errors, Bodies) {
   const ApiError error = ApiError::Field("a.b", "is {}", 5);
   EXPECT_EQ(error_body(Api::kChat, error),
