@@ -23,7 +23,7 @@ expect 'thinking' $'[thinking]\nHm.\n[answer]\nYes.' $'/think high\n[[reply]]Hm.
 expect 'help and system' "$(printf '%s' $'/help\n' | "$program" chat --url "$url" --api-key key-1)"$'\nA.' $'/help\n/system Be brief.\n[[reply]]A.[[/reply]]\n'
 printf '[{"name":"weather","parameters":{"type":"object"}}]' >"$work/tools.json"
 call='[[reply]]\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="weather">\n<｜DSML｜ parameter name="city" string="true">Rome</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>[[/reply]]'
-expect 'tools' $'\nweather({"city": "Rome"})\nIt is dry.' "${call//\\n/ }"$'\n[[reply]]It is dry.[[/reply]]\n' --tools "$work/tools.json"
+expect 'tools' $'\nweather({"city": "Rome"})\nIt is dry.' "${call//\\n/}"$'\n[[reply]]It is dry.[[/reply]]\n' --tools "$work/tools.json"
 if printf 'x\n' | "$program" chat --url "$url" --api-key wrong --model-name fake >/dev/null 2>"$work/err"; then echo "FAIL a wrong key is accepted"; failed=1; fi
 grep -q 'the server answered 401: no valid API key' "$work/err" || { echo "FAIL: $(cat "$work/err")"; failed=1; }
 kill $server
