@@ -35,7 +35,8 @@ Result<ChatClient> ChatClient::Create(const std::string& url, std::string api_ke
   const size_t colon = place.rfind(':');
   client.host_ = place.substr(0, colon);
   client.port_ = colon == std::string::npos ? "80" : place.substr(colon + 1);
-  if (client.host_.empty() || client.port_.empty()) return Err(Status::InvalidArgument("--url is \"{}\", must be http://HOST[:PORT]", url));
+  if (client.host_.empty() || client.port_.empty())
+    return Err(Status::InvalidArgument("--url is \"{}\", must be http://HOST[:PORT]", url));
   client.api_key_ = std::move(api_key);
   return client;
 }

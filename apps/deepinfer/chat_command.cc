@@ -55,7 +55,11 @@ void catch_interrupt() {
 class Chat {
  public:
   Chat(ChatClient client, std::string model, const ChatOptions& options, Json tools)
-      : client_(std::move(client)), model_(std::move(model)), options_(options), tools_(std::move(tools)), system_(options.system) {
+      : client_(std::move(client)),
+        model_(std::move(model)),
+        options_(options),
+        tools_(std::move(tools)),
+        system_(options.system) {
     reset();
   }
 
@@ -93,7 +97,8 @@ class Chat {
         DI_RETURN_IF_ERROR(write_output(fmt::format("thinking is {}\n", thinking_ ? "on" : "off")));
       }
     }
-    if (word != "/help" && word != "/reset" && word != "/system" && word != "/think") print_error(fmt::format("{}: no such command, see /help", word));
+    if (word != "/help" && word != "/reset" && word != "/system" && word != "/think")
+      print_error(fmt::format("{}: no such command, see /help", word));
     return true;
   }
 
@@ -125,7 +130,10 @@ class Chat {
   }
 
   Json request() const {
-    Json r{{"model", model_}, {"messages", messages_}, {"stream", true}, {"thinking", {{"type", thinking_ ? "enabled" : "disabled"}}}};
+    Json r{{"model", model_},
+           {"messages", messages_},
+           {"stream", true},
+           {"thinking", {{"type", thinking_ ? "enabled" : "disabled"}}}};
     if (thinking_ && !effort_.is_null()) r["reasoning_effort"] = effort_;
     if (!tools_.empty()) r["tools"] = tools_;
     if (options_.max_tokens.has_value()) r["max_tokens"] = *options_.max_tokens;
@@ -150,7 +158,9 @@ class Chat {
     const Status status = client_.stream(request(), [&](const Json& chunk) {
       if (!chunk.contains("choices") || chunk["choices"].empty()) return true;
       const Json& delta = chunk["choices"][0]["delta"];
-      const auto text = [&](const char* key) { return delta.contains(key) && delta[key].is_string() ? delta[key].get<std::string>() : std::string(); };
+      const auto text = [&](const char* key) {
+        return delta.contains(key) && delta[key].is_string() ? delta[key].get<std::string>() : std::string();
+      };
       if (const std::string piece = text("reasoning_content"); !piece.empty()) {
         reasoning += piece;
         show(Shown::kThinking, piece);
@@ -175,22 +185,24 @@ class Chat {
     for (const Json& delta : deltas) {
       const auto index = delta.value("index", size_t{0});
       if (index >= kMaxToolBytes) continue;
-      while (calls.size() <= index) calls.push_back({{"id", ""}, {"type", "function"}, {"function", {{"name", ""}, {"arguments", ""}}}});
+      while (calls.size() <= index)
+        calls.push_back({{"id", ""}, {"type", "function"}, {"function", {{"name", ""}, {"arguments", ""}}}});
       Json& call = calls[index];
       if (delta.contains("id")) call["id"] = delta["id"];
       if (!delta.contains("function")) continue;
       const Json& function = delta["function"];
       if (function.contains("name")) call["function"]["name"] = function["name"];
       if (function.contains("arguments"))
-        call["function"]["arguments"] = call["function"]["arguments"].get<std::string>() + function["arguments"].get<std::string>();
+        call["function"]["arguments"] =
+            call["function"]["arguments"].get<std::string>() + function["arguments"].get<std::string>();
     }
   }
 
   /// Asks for the result of every call. False: there is no more input.
   bool call_tools(const Json& calls) {
     for (const Json& call : calls) {
-      const auto text = fmt::format("{}({})\n{}", call["function"]["name"].get<std::string>(), call["function"]["arguments"].get<std::string>(),
-                                    terminal_ ? "result> " : "");
+      const auto text = fmt::format("{}({})\n{}", call["function"]["name"].get<std::string>(),
+                                    call["function"]["arguments"].get<std::string>(), terminal_ ? "result> " : "");
       std::string result;
       if (!write_output(text).ok() || !std::getline(std::cin, result)) return false;
       messages_.push_back({{"role", "tool"}, {"tool_call_id", call["id"]}, {"content", result}});
@@ -243,7 +255,8 @@ Result<Local> start_local(const ChatOptions& options) {
   server::ServerOptions server;
   server.port = 0;
   server.api_keys = {options.api_key};
-  DI_ASSIGN_OR_RETURN(local.server, server::Server::Create(server, std::move(backend), std::make_shared<server::EventLog>(server::EventLog::Format::kOff)));
+  DI_ASSIGN_OR_RETURN(local.server, server::Server::Create(server, std::move(backend),
+                                                           std::make_shared<server::EventLog>(server::EventLog::Format::kOff)));
   return local;
 }
 
@@ -296,11 +309,18 @@ void add_chat_command(CLI::App& app, Command& chosen) {
   o.engine.add_to(*command);
   CLI::Option* model = command->get_option("--model")->required(false);
   const char* const group = "Chat";
-  command->add_option("--url", o.url, "Of the server (default: http://127.0.0.1:8000)")->type_name("URL")->group(group)->excludes(model);
+  command->add_option("--url", o.url, "Of the server (default: http://127.0.0.1:8000)")
+      ->type_name("URL")
+      ->group(group)
+      ->excludes(model);
   command->add_option("--api-key", o.api_key, "Its key (default: $DEEPINFER_API_KEY)")->type_name("KEY")->group(group);
-  command->add_option("--model-name", o.model_name, "What to ask for (default: the first model that the server lists)")->type_name("NAME")->group(group);
+  command->add_option("--model-name", o.model_name, "What to ask for (default: the first model that the server lists)")
+      ->type_name("NAME")
+      ->group(group);
   command->add_option("--system", o.system, "System text")->type_name("TEXT")->group(group);
-  command->add_option("--tools", o.tools_file, "JSON list of functions that the model may call; you type their results")->type_name("FILE")->group(group);
+  command->add_option("--tools", o.tools_file, "JSON list of functions that the model may call; you type their results")
+      ->type_name("FILE")
+      ->group(group);
   command->add_option("--think", o.think, "on, off, low, high, max or 1 to 100 (default: off)")->type_name("LEVEL")->group(group);
   add_whole(*command, "--max-tokens", o.max_tokens, 1, int64_t{1} << 30, "Of an answer (default: the server's)")->group(group);
   add_real(*command, "--temperature", o.temperature, 0, 2, "0: greedy (default: the server's)", "T")->group(group);

@@ -15,19 +15,20 @@ constexpr int64_t kMaxFileBytes = 1 << 20;
 constexpr const char* kHook = "--complete-flags";
 const std::set<std::string> kNotSettable = {"--config", "--help", "--print-config", kHook};
 
-std::string long_name(const CLI::Option& option) {
-  return option.get_lnames().empty() ? "" : "--" + option.get_lnames().front();
-}
+std::string long_name(const CLI::Option& option) { return option.get_lnames().empty() ? "" : "--" + option.get_lnames().front(); }
 
 std::string variable(const CLI::Option& option) {
   std::string name = "DEEPINFER_" + option.get_lnames().front();
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::toupper(c)); });
   return name;
 }
 
 bool settable(const CLI::Option& option) { return !option.get_lnames().empty() && !kNotSettable.contains(long_name(option)); }
 
-[[noreturn]] void fail(const std::string& path, const std::string& what) { throw CLI::ValidationError("--config", path + ": " + what); }
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw CLI::ValidationError("--config", path + ": " + what);
+}
 
 /// The scalar as it would stand on a command line.
 std::string scalar(const std::string& path, const std::string& key, const nlohmann::json& value) {
@@ -40,7 +41,8 @@ std::string scalar(const std::string& path, const std::string& key, const nlohma
 
 void FlagSources::add_to(CLI::App& command) {
   // Runs before the callbacks of all flags that are declared after it; the library has no hook at that point.
-  CLI::Option* hook = command.add_option_function<std::string>(kHook, [this, &command](const std::string&) { complete(command); });
+  CLI::Option* hook =
+      command.add_option_function<std::string>(kHook, [this, &command](const std::string&) { complete(command); });
   hook->group("");
   command.preparse_callback([hook](size_t) { hook->add_result("now"); });
   config_ = command.add_option("--config", "File of settings, TOML, INI or JSON: keys are the names of flags")

@@ -61,7 +61,8 @@ std::string summary(const ServeFlags& flags, const Engine& engine, const server:
   out += fmt::format("cache     {} pages of {} tokens, prefix caching {}\n", engine.stats().pages_total, model.page_tokens,
                      options.enable_prefix_caching ? "on" : "off");
   out += fmt::format("batch     {} sequences at once, {} queued\n", options.max_num_seqs, options.max_queued_requests);
-  out += fmt::format("keys      {}\n", flags.server.api_keys.empty() ? "none: everybody may use it" : fmt::format("{}", flags.server.api_keys.size()));
+  out += fmt::format("keys      {}\n", flags.server.api_keys.empty() ? "none: everybody may use it"
+                                                                     : fmt::format("{}", flags.server.api_keys.size()));
   if (server.admin_port() >= 0) out += fmt::format("admin     http://{}:{}\n", flags.server.admin_host, server.admin_port());
   return out + fmt::format("listening on {}\n", server.url());
 }
@@ -69,7 +70,8 @@ std::string summary(const ServeFlags& flags, const Engine& engine, const server:
 Result<int> run_serve(const ServeFlags& flags) {
   DI_ASSIGN_OR_RETURN(const auto tokenizer, load_tokenizer(flags));
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(flags, tokenizer));
-  const auto log = std::make_shared<server::EventLog>(*server::parse_log_format(flags.log_format), *server::parse_log_level(flags.log_level));
+  const auto log =
+      std::make_shared<server::EventLog>(*server::parse_log_format(flags.log_format), *server::parse_log_level(flags.log_level));
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<server::Server> server,
                       server::Server::Create(flags.server, make_backend(flags, *engine, tokenizer), log));
   std::signal(SIGPIPE, SIG_IGN);

@@ -37,12 +37,14 @@ double own_cpu() {
 }
 
 std::string post(const std::string& body) {
-  return fmt::format("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
-                     body.size(), body);
+  return fmt::format(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+      body.size(), body);
 }
 
 std::string chat(bool stream, int64_t max_tokens) {
-  return post(fmt::format(R"({{"model":"fake","messages":[{{"role":"user","content":"hi"}}],"stream":{},"max_tokens":{}}})", stream, max_tokens));
+  return post(fmt::format(R"({{"model":"fake","messages":[{{"role":"user","content":"hi"}}],"stream":{},"max_tokens":{}}})",
+                          stream, max_tokens));
 }
 
 double percentile(std::vector<float>& values, double p) {
@@ -75,7 +77,8 @@ class Poller {
 
 bool run_streams(const Flags& flags) {
   const auto tokens = static_cast<int64_t>(flags.rate * flags.seconds);
-  auto server = ServerChild::Start({.tokenizer = flags.tokenizer, .rate = flags.rate, .tokens = tokens, .threads = flags.threads});
+  auto server =
+      ServerChild::Start({.tokenizer = flags.tokenizer, .rate = flags.rate, .tokens = tokens, .threads = flags.threads});
   if (!server) return fmt::print(stderr, "{}\n", server.error().message()), false;
   std::vector<LoadClient> clients(static_cast<size_t>(flags.streams));
   Poller poller;
@@ -110,11 +113,14 @@ bool run_streams(const Flags& flags) {
                                       {"broken", std::to_string(broken + open)},
                                       {"client_cpu", fmt::format("{:.3f}", (own_cpu() - client_cpu) / seconds)}};
   const double ideal = static_cast<double>(flags.streams) * flags.rate;
-  print_bench_line(stdout, "server_stream_tokens", static_cast<double>(latencies.size()) / seconds, "tokens/s", ideal, conditions);
+  print_bench_line(stdout, "server_stream_tokens", static_cast<double>(latencies.size()) / seconds, "tokens/s", ideal,
+                   conditions);
   for (const auto& [name, p] : {std::pair{"p50", 0.5}, std::pair{"p99", 0.99}, std::pair{"max", 1.0}})
-    print_bench_line(stdout, fmt::format("server_added_latency_{}", name), percentile(latencies, p) * 1e6, "us", std::nullopt, conditions);
+    print_bench_line(stdout, fmt::format("server_added_latency_{}", name), percentile(latencies, p) * 1e6, "us", std::nullopt,
+                     conditions);
   print_bench_line(stdout, "server_cpu", used / seconds, "cores", std::nullopt, conditions);
-  print_bench_line(stdout, "server_resident", static_cast<double>(server->resident_bytes()) / (1 << 20), "MiB", std::nullopt, conditions);
+  print_bench_line(stdout, "server_resident", static_cast<double>(server->resident_bytes()) / (1 << 20), "MiB", std::nullopt,
+                   conditions);
   return lost == 0 && reordered == 0 && broken + open == 0;
 }
 

@@ -14,8 +14,15 @@
 namespace deepinfer::bench {
 
 LoadClient::LoadClient(LoadClient&& o) noexcept
-    : fd_(std::exchange(o.fd_, -1)), in_(std::move(o.in_)), body_(std::move(o.body_)), head_done_(o.head_done_), chunked_(o.chunked_),
-      ordered_(o.ordered_), status_(o.status_), length_(o.length_), next_(o.next_) {}
+    : fd_(std::exchange(o.fd_, -1)),
+      in_(std::move(o.in_)),
+      body_(std::move(o.body_)),
+      head_done_(o.head_done_),
+      chunked_(o.chunked_),
+      ordered_(o.ordered_),
+      status_(o.status_),
+      length_(o.length_),
+      next_(o.next_) {}
 
 bool LoadClient::connect(int port) {
   fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

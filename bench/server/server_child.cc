@@ -26,7 +26,8 @@ int serve(const ServerChildOptions& o, int out) {
   EngineOptions engine_options;
   engine_options.model = "fake";
   engine_options.max_num_seqs = o.max_num_seqs;
-  const auto engine = server::make_fake_engine(*tokenizer, engine_options, {.rate = o.rate, .tokens = o.tokens, .timestamps = true});
+  const auto engine =
+      server::make_fake_engine(*tokenizer, engine_options, {.rate = o.rate, .tokens = o.tokens, .timestamps = true});
   server::ServerOptions options;
   options.port = 0;
   options.threads = o.threads;
@@ -37,7 +38,8 @@ int serve(const ServerChildOptions& o, int out) {
   backend.tokenizer = *tokenizer;
   backend.conversion.default_thinking = false;
   backend.policy.max_model_len = engine->model().max_model_len;
-  auto server = server::Server::Create(options, std::move(backend), std::make_shared<server::EventLog>(server::EventLog::Format::kOff));
+  auto server =
+      server::Server::Create(options, std::move(backend), std::make_shared<server::EventLog>(server::EventLog::Format::kOff));
   if (server) port = (*server)->port();
   if (::write(out, &port, sizeof(port)) != sizeof(port) || port == 0) return 1;
   (*server)->handle_signals();

@@ -12,10 +12,14 @@ constexpr const char* kLevels[] = {"debug", "info", "warning", "error"};
 
 spdlog::level::level_enum to_spdlog(EventLog::Level level) {
   switch (level) {
-    case EventLog::Level::kDebug: return spdlog::level::debug;
-    case EventLog::Level::kInfo: return spdlog::level::info;
-    case EventLog::Level::kWarning: return spdlog::level::warn;
-    case EventLog::Level::kError: return spdlog::level::err;
+    case EventLog::Level::kDebug:
+      return spdlog::level::debug;
+    case EventLog::Level::kInfo:
+      return spdlog::level::info;
+    case EventLog::Level::kWarning:
+      return spdlog::level::warn;
+    case EventLog::Level::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
-#include <set>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -52,13 +52,15 @@ class FakeEngine final : public Engine {
     const auto waiting = static_cast<int64_t>(waiting_.size());
     if (waiting >= options_.max_queued_requests) {
       ++stats_.refused;
-      return Err(Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", waiting, options_.max_queued_requests));
+      return Err(
+          Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", waiting, options_.max_queued_requests));
     }
     auto active = std::make_unique<Active>();
     active->id = next_id_++;
     active->request = std::move((*checked)->request);
     active->length = std::min((*checked)->max_tokens, int64_t{1} << 30);
-    active->stream = std::make_shared<RequestStream>(active->id, active->request.n, [box = cancels_](RequestId id) { box->cancel(id); });
+    active->stream =
+        std::make_shared<RequestStream>(active->id, active->request.n, [box = cancels_](RequestId id) { box->cancel(id); });
     RequestHandle handle(active->stream);
     ++stats_.submitted;
     waiting_.push_back(std::move(active));
@@ -89,8 +91,12 @@ class FakeEngine final : public Engine {
 
   const EngineOptions& options() const override { return options_; }
   ModelInfo model() const override {
-    return {.name = "fake", .vocab_size = tokenizer_->vocab_size(), .max_model_len = options_.max_model_len,
-            .page_tokens = kPageTokens, .bos_token_id = tokenizer_->added_token(kBosToken).value_or(0), .eos_token_id = eos_};
+    return {.name = "fake",
+            .vocab_size = tokenizer_->vocab_size(),
+            .max_model_len = options_.max_model_len,
+            .page_tokens = kPageTokens,
+            .bos_token_id = tokenizer_->added_token(kBosToken).value_or(0),
+            .eos_token_id = eos_};
   }
   std::vector<int32_t> encode(std::string_view text) const override { return tokenizer_->encode(text); }
   Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking) const override {
@@ -145,9 +151,11 @@ class FakeEngine final : public Engine {
       for (int64_t i = 0; i < fake_.tokens; ++i) full.push_back(plain_[static_cast<size_t>(i) % plain_.size()]);
     }
     if (a.request.ignore_eos) {
-      while (static_cast<int64_t>(full.size()) < std::min(a.length, int64_t{1} << 20)) full.push_back(plain_[full.size() % plain_.size()]);
+      while (static_cast<int64_t>(full.size()) < std::min(a.length, int64_t{1} << 20))
+        full.push_back(plain_[full.size() % plain_.size()]);
     }
-    a.ends = static_cast<int64_t>(full.size()) <= a.length && !(a.request.ignore_eos && static_cast<int64_t>(full.size()) == a.length);
+    a.ends =
+        static_cast<int64_t>(full.size()) <= a.length && !(a.request.ignore_eos && static_cast<int64_t>(full.size()) == a.length);
     full.resize(static_cast<size_t>(std::min<int64_t>(a.length, static_cast<int64_t>(full.size()))));
     a.answer = std::move(full);
     for (int64_t i = 0; i < a.request.n; ++i) a.text.emplace_back(tokenizer_, a.request.skip_special_tokens);
@@ -252,7 +260,8 @@ class FakeEngine final : public Engine {
   }
 
   void loop() {
-    const auto interval = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(fake_.rate > 0 ? 1 / fake_.rate : 0));
+    const auto interval =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(fake_.rate > 0 ? 1 / fake_.rate : 0));
     const auto delay = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(fake_.first_delay));
     std::vector<Active*> ready;
     while (true) {
@@ -335,7 +344,8 @@ class FakeEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_fake_engine(std::shared_ptr<const Tokenizer> tokenizer, EngineOptions options, FakeEngineOptions fake) {
+std::unique_ptr<Engine> make_fake_engine(std::shared_ptr<const Tokenizer> tokenizer, EngineOptions options,
+                                         FakeEngineOptions fake) {
   return std::make_unique<FakeEngine>(std::move(tokenizer), std::move(options), std::move(fake));
 }
 

@@ -14,10 +14,14 @@ constexpr size_t kIdBytes = 12;
 
 const char* id_prefix(Api api) {
   switch (api) {
-    case Api::kChat: return "chatcmpl-";
-    case Api::kCompletions: return "cmpl-";
-    case Api::kResponses: return "resp_";
-    case Api::kMessages: return "msg_";
+    case Api::kChat:
+      return "chatcmpl-";
+    case Api::kCompletions:
+      return "cmpl-";
+    case Api::kResponses:
+      return "resp_";
+    case Api::kMessages:
+      return "msg_";
   }
   return "";
 }
@@ -71,8 +75,8 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
 
   const std::string id = id_prefix(api) + random_hex(kIdBytes);
   const int64_t created = unix_seconds();
-  auto stream = make_response_stream(request, {.id = id, .created = created, .system_fingerprint = fingerprint_},
-                                     backend_.tokenizer);
+  auto stream =
+      make_response_stream(request, {.id = id, .created = created, .system_fingerprint = fingerprint_}, backend_.tokenizer);
   DI_API_ASSIGN(RequestHandle handle, submit(std::move(engine_request), http));
   Generation::Setup setup;
   setup.api = api;

@@ -101,7 +101,8 @@ bool find_framing(RequestHead& head) {
 
 bool find_rest(RequestHead& head) {
   const HttpRequest& r = head.request;
-  if (head.version == 11 && r.count("host") != 1) return refuse(head, 400, "there must be one Host header, there are {}", r.count("host"));
+  if (head.version == 11 && r.count("host") != 1)
+    return refuse(head, 400, "there must be one Host header, there are {}", r.count("host"));
   const std::string_view connection = r.header("connection");
   head.keep_alive = head.version == 11 ? !list_has(connection, "close") : list_has(connection, "keep-alive");
   if (const std::string_view expect = r.header("expect"); !expect.empty()) {

@@ -52,7 +52,9 @@ std::optional<int64_t> KeyRing::find(const HttpRequest& request) const {
   return plain.empty() ? std::nullopt : find(plain);
 }
 
-CacheSalts::CacheSalts() { DI_CHECK(RAND_bytes(secret_.data(), static_cast<int>(secret_.size())) == 1, "no random numbers from OpenSSL"); }
+CacheSalts::CacheSalts() {
+  DI_CHECK(RAND_bytes(secret_.data(), static_cast<int>(secret_.size())) == 1, "no random numbers from OpenSSL");
+}
 
 std::string CacheSalts::salt(int64_t key, std::string_view wanted, int64_t epoch) const {
   std::string text(reinterpret_cast<const char*>(secret_.data()), secret_.size());
@@ -63,7 +65,8 @@ std::string CacheSalts::salt(int64_t key, std::string_view wanted, int64_t epoch
 
 std::string random_hex(size_t bytes) {
   std::string raw(bytes, '\0');
-  DI_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(raw.data()), static_cast<int>(bytes)) == 1, "no random numbers from OpenSSL");
+  DI_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(raw.data()), static_cast<int>(bytes)) == 1,
+           "no random numbers from OpenSSL");
   return hex(reinterpret_cast<const unsigned char*>(raw.data()), bytes);
 }
 

@@ -27,8 +27,8 @@ std::vector<double> powers_of_two(double first, int count) {
   return out;
 }
 
-const std::vector<double> kSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0,
-                                      7.5,   10.0,  20.0, 40.0, 80.0, 160.0, 640.0};
+const std::vector<double> kSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,  0.75,
+                                      1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0};
 
 void family(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
   out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
@@ -80,9 +80,9 @@ std::string Metrics::render(const EngineStats& s, std::string_view model) const 
     family(out, name, "histogram", help);
     h.write(out, name, label);
   };
-  const double used = s.pages_total > 0
-                          ? static_cast<double>(s.pages_total - s.pages_free - s.pages_cached) / static_cast<double>(s.pages_total)
-                          : 0.0;
+  const double used =
+      s.pages_total > 0 ? static_cast<double>(s.pages_total - s.pages_free - s.pages_cached) / static_cast<double>(s.pages_total)
+                        : 0.0;
   one("vllm:num_requests_running", "gauge", "Requests that are being generated.", s.running);
   one("vllm:num_requests_waiting", "gauge", "Requests that wait for a place.", s.waiting);
   one("vllm:kv_cache_usage_perc", "gauge", "Part of the KV pages that running requests hold, 0 to 1.", std::max(used, 0.0));
@@ -107,14 +107,16 @@ std::string Metrics::render(const EngineStats& s, std::string_view model) const 
   one("deepinfer:kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s.pages_cached);
   one("deepinfer:connections", "gauge", "Open connections.", connections.load());
   one("deepinfer:connections_total", "counter", "Connections accepted.", connections_total.load());
-  one("deepinfer:connections_refused_total", "counter", "Connections closed because there were too many.", connections_refused.load());
+  one("deepinfer:connections_refused_total", "counter", "Connections closed because there were too many.",
+      connections_refused.load());
   one("deepinfer:generations", "gauge", "Generations in progress, queued ones included.", generations.load());
   one("deepinfer:client_disconnects_total", "counter", "Clients that left before their answer was complete.", disconnects.load());
   one("deepinfer:sent_bytes_total", "counter", "Bytes of replies.", bytes_sent.load());
   family(out, "deepinfer:http_requests_total", "counter", "Requests by route and status.");
   const std::lock_guard lock(mutex_);
   for (const auto& [key, count] : requests_)
-    out += fmt::format("deepinfer:http_requests_total{{{},route=\"{}\",status=\"{}\"}} {}\n", label, escaped(key.first), key.second, count);
+    out += fmt::format("deepinfer:http_requests_total{{{},route=\"{}\",status=\"{}\"}} {}\n", label, escaped(key.first),
+                       key.second, count);
   return out;
 }
 

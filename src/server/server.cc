@@ -217,7 +217,8 @@ class ServerImpl final : public Server {
     asio::post(io->context, [this, io, context, transport = std::move(transport)]() mutable {
       if (closing_) return;
       const auto session = std::make_shared<Session>(context, io, std::move(transport));
-      asio::co_spawn(io->context, [session] { return session->run(); }, asio::detached);
+      asio::co_spawn(
+          io->context, [session] { return session->run(); }, asio::detached);
     });
   }
 

@@ -18,7 +18,8 @@ Status check_key(size_t number, const std::string& key) {
   if (key.empty() || key.size() > kMaxKeyBytes)
     return Status::OutOfRange("API key {} has {} bytes, must have from 1 to {}", number + 1, key.size(), kMaxKeyBytes);
   for (const char c : key) {
-    if (c <= ' ' || c > '~') return Status::InvalidArgument("API key {}: only printable ASCII without spaces is allowed", number + 1);
+    if (c <= ' ' || c > '~')
+      return Status::InvalidArgument("API key {}: only printable ASCII without spaces is allowed", number + 1);
   }
   return Status::Ok();
 }

@@ -11,10 +11,10 @@ namespace deepinfer::server {
 /// How the server listens, whom it lets in and how much it takes. Times are seconds.
 struct ServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;       ///< 0: a free one
-  int admin_port = -1;   ///< -1: no admin listener; 0: a free one
+  int port = 8000;      ///< 0: a free one
+  int admin_port = -1;  ///< -1: no admin listener; 0: a free one
   std::string admin_host = "127.0.0.1";
-  int threads = 2;       ///< that serve connections; as many more parse large requests
+  int threads = 2;  ///< that serve connections; as many more parse large requests
 
   std::vector<std::string> served_model_names;  ///< the first one is answered; empty: the model's own
   std::vector<std::string> api_keys;            ///< empty: everybody may do everything

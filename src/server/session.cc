@@ -35,7 +35,8 @@ Clock::duration to_duration(double seconds) {
 bool usable_id(std::string_view id) {
   if (id.empty() || id.size() > 128) return false;
   for (const char c : id) {
-    const bool fine = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.' || c == ':';
+    const bool fine = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+                      c == '.' || c == ':';
     if (!fine) return false;
   }
   return true;
@@ -64,9 +65,9 @@ struct Session::Signal {
   const std::shared_ptr<IoThread> io;
   asio::steady_timer timer, peer_timer;
   std::atomic<bool> posted{false};
-  bool news = false;    ///< from here on of the connection's thread alone
-  bool left = false;    ///< the client has gone
-  bool active = true;   ///< somebody still waits
+  bool news = false;   ///< from here on of the connection's thread alone
+  bool left = false;   ///< the client has gone
+  bool active = true;  ///< somebody still waits
 
   /// From any thread.
   static void notify(const std::shared_ptr<Signal>& signal) {
@@ -239,7 +240,8 @@ asio::awaitable<std::optional<Reply>> Session::read_body(const RequestHead& head
     return app_.error_reply(match, request.path, ApiError::Http(status, std::move(why)));
   };
   const int64_t limit = options_.max_body_bytes;
-  if (head.framing.length > limit) co_return refuse(413, fmt::format("the body has {} bytes, at most {} are taken", head.framing.length, limit));
+  if (head.framing.length > limit)
+    co_return refuse(413, fmt::format("the body has {} bytes, at most {} are taken", head.framing.length, limit));
   const auto claim = [&](int64_t bytes) {
     if (bytes <= budget_) return true;
     const int64_t more = bytes - budget_;
@@ -270,7 +272,8 @@ asio::awaitable<std::optional<Reply>> Session::read_body(const RequestHead& head
     if (buffer_.size() > static_cast<size_t>(options_.max_header_bytes)) co_return refuse(400, "a chunk's head is too long");
     if (!claim(static_cast<int64_t>(parser.get().body().size()))) co_return refuse(503, "too many large requests at once");
     const size_t count = co_await transport_->read(asio::buffer(piece), error);
-    if (error && timed_out_ && !closed_) co_return refuse(408, fmt::format("the body took longer than {} s", options_.body_timeout));
+    if (error && timed_out_ && !closed_)
+      co_return refuse(408, fmt::format("the body took longer than {} s", options_.body_timeout));
     if (error) {
       close();  // it left in the middle
       co_return std::nullopt;
@@ -333,7 +336,7 @@ asio::awaitable<bool> Session::send(Reply reply, bool keep_alive) {
   const bool with_body = head_.request.method != "HEAD";
   const bool written = co_await write(head, with_body ? std::string_view(reply.body) : std::string_view());
   record(written ? reply.status : kClientLeft, nullptr, head_.fault);
-  co_return written && keep_alive;
+  co_return written&& keep_alive;
 }
 
 void Session::record(int status, const GenerationSummary* summary, std::string_view note) {
@@ -427,9 +430,14 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
   }
   const bool left = !complete || !alive;
   if (left) ++app_.metrics().disconnects;
-  record(left ? kClientLeft : whole.has_value() ? whole->status : 200, &summary,
-         left ? "the client left" : failed ? "ended with an error" : "");
-  co_return alive && complete && keep_alive;
+  record(left                ? kClientLeft
+         : whole.has_value() ? whole->status
+                             : 200,
+         &summary,
+         left     ? "the client left"
+         : failed ? "ended with an error"
+                  : "");
+  co_return alive&& complete&& keep_alive;
 }
 
 /// A reply that was sent while the peer was still sending would be lost with a reset: it gets time to be read.

@@ -16,7 +16,7 @@ namespace deepinfer::server {
 struct SessionContext {
   Application* application = nullptr;
   Application::Listener listener = Application::Listener::kPublic;
-  asio::thread_pool* workers = nullptr;  ///< for what takes long
+  asio::thread_pool* workers = nullptr;      ///< for what takes long
   std::atomic<int64_t>* buffered = nullptr;  ///< bytes of bodies in memory, all connections together
 };
 

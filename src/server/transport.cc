@@ -63,7 +63,9 @@ class TlsTransport final : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_plain_transport(tcp::socket socket) { return std::make_unique<PlainTransport>(std::move(socket)); }
+std::unique_ptr<Transport> make_plain_transport(tcp::socket socket) {
+  return std::make_unique<PlainTransport>(std::move(socket));
+}
 
 std::unique_ptr<Transport> make_tls_transport(tcp::socket socket, asio::ssl::context& context) {
   return std::make_unique<TlsTransport>(std::move(socket), context);

@@ -22,7 +22,9 @@ std::string iso_time(int64_t seconds) {
 
 /// Percent-encoded as in paths: client libraries escape the '/' of a model's name.
 std::string unescaped(std::string_view text) {
-  const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1; };
+  const auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+  };
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 && digit(text[i + 2]) >= 0) {
@@ -36,8 +38,13 @@ std::string unescaped(std::string_view text) {
 }
 
 Json openai_model(const std::string& name, const std::string& root, int64_t created, int64_t max_model_len) {
-  return Json{{"id", name},         {"object", "model"}, {"created", created},           {"owned_by", "deepinfer"},
-              {"root", root},       {"parent", nullptr}, {"max_model_len", max_model_len}};
+  return Json{{"id", name},
+              {"object", "model"},
+              {"created", created},
+              {"owned_by", "deepinfer"},
+              {"root", root},
+              {"parent", nullptr},
+              {"max_model_len", max_model_len}};
 }
 
 Json anthropic_model(const std::string& name, int64_t created) {
@@ -68,9 +75,11 @@ Outcome Application::models(const HttpRequest& request, const std::string&) {
   const auto& names = options_.served_model_names;
   const bool anthropic = asks_anthropic(request);
   for (const std::string& name : names)
-    data.push_back(anthropic ? anthropic_model(name, created_) : openai_model(name, names.front(), created_, backend_.policy.max_model_len));
+    data.push_back(anthropic ? anthropic_model(name, created_)
+                             : openai_model(name, names.front(), created_, backend_.policy.max_model_len));
   if (anthropic) {
-    return Reply::Json(wire_json(Json{{"data", data}, {"has_more", false}, {"first_id", names.front()}, {"last_id", names.back()}}));
+    return Reply::Json(
+        wire_json(Json{{"data", data}, {"has_more", false}, {"first_id", names.front()}, {"last_id", names.back()}}));
   }
   return Reply::Json(wire_json(Json{{"object", "list"}, {"data", data}}));
 }
@@ -129,7 +138,8 @@ Outcome Application::detokenize(const HttpRequest& request, const std::string&) 
       const Json& id = (*tokens)[i];
       const bool valid = id.is_number_integer() && (!id.is_number_unsigned() || id.get<uint64_t>() < INT32_MAX);
       if (!valid || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocabulary)
-        return Fail(ApiError::Field(fmt::format("tokens[{}]", i), "is {}, must be from 0 to {}", json_excerpt(id), vocabulary - 1));
+        return Fail(
+            ApiError::Field(fmt::format("tokens[{}]", i), "is {}, must be from 0 to {}", json_excerpt(id), vocabulary - 1));
       ids.push_back(id.get<int32_t>());
     }
     return wire_json(Json{{"prompt", backend_.tokenizer->decode(ids)}});
@@ -144,7 +154,8 @@ Outcome Application::apply_template(const HttpRequest& request, const std::strin
     DI_API_ASSIGN(Json body, parse_object(request.body, backend_.conversion));
     DI_API_ASSIGN(const ConvertedRequest chat, parse_conversation(std::move(body), model_name(), backend_.conversion));
     std::string prompt;
-    for (const PromptSegment& segment : render_prompt(chat.conversation, backend_.policy.version).segments) prompt += segment.text;
+    for (const PromptSegment& segment : render_prompt(chat.conversation, backend_.policy.version).segments)
+      prompt += segment.text;
     return wire_json(Json{{"prompt", prompt}});
   };
   auto body = run();

@@ -49,16 +49,20 @@ TEST(Serve, StartsAndEndsOnSignals) {
 }
 
 TEST(Serve, PrintConfigNamesTheSource) {
-  const std::string file = write_file("a.json", R"({"max_num_seqs": 7, "host": "127.0.0.2", "api-key": ["secret-a", "secret-b"], "ping-interval": 2.5, "fake-engine": true})");
+  const std::string file = write_file(
+      "a.json",
+      R"({"max_num_seqs": 7, "host": "127.0.0.2", "api-key": ["secret-a", "secret-b"], "ping-interval": 2.5, "fake-engine": true})");
   const Variable variable("DEEPINFER_MAX_QUEUED_REQUESTS", "5");
   const Variable hidden("DEEPINFER_HOST", "127.0.0.3");
   const ProgramRun run = serve({"--config", file, "--ping-interval", "3", "--print-config"});
   EXPECT_EQ(run.code, 0) << run.err;
-  for (const char* line : {"port\t0\tflag\n", "max-num-seqs\t7\tfile\n", "max-queued-requests\t5\tenvironment\n", "host\t127.0.0.3\tenvironment\n",
-                           "ping-interval\t3\tflag\n", "fake-engine\ttrue\tfile\n", "max-body-size\t64MiB\tdefault\n", "api-key\t(not shown)\tfile\n"})
+  for (const char* line : {"port\t0\tflag\n", "max-num-seqs\t7\tfile\n", "max-queued-requests\t5\tenvironment\n",
+                           "host\t127.0.0.3\tenvironment\n", "ping-interval\t3\tflag\n", "fake-engine\ttrue\tfile\n",
+                           "max-body-size\t64MiB\tdefault\n", "api-key\t(not shown)\tfile\n"})
     EXPECT_NE(run.out.find(line), std::string::npos) << line << run.out;
   EXPECT_EQ(run.out.find("secret"), std::string::npos);
-  const ProgramRun toml = serve({"--config", write_file("a.toml", "max-model-len = 2048\nhost = \"127.0.0.4\"\n"), "--print-config"});
+  const ProgramRun toml =
+      serve({"--config", write_file("a.toml", "max-model-len = 2048\nhost = \"127.0.0.4\"\n"), "--print-config"});
   EXPECT_NE(toml.out.find("max-model-len\t2048\tfile\n"), std::string::npos) << toml.out << toml.err;
 }
 

@@ -120,7 +120,9 @@ TEST(Cors, PreflightAndReplies) {
   TestServerOptions options = with_keys();
   options.server.allowed_origins = {"https://app.example"};
   TestServer server(options);
-  const Headers asks = {{"Origin", "https://app.example"}, {"Access-Control-Request-Method", "POST"}, {"Access-Control-Request-Headers", "authorization, content-type"}};
+  const Headers asks = {{"Origin", "https://app.example"},
+                        {"Access-Control-Request-Method", "POST"},
+                        {"Access-Control-Request-Headers", "authorization, content-type"}};
   const HttpReply preflight = call(server.port(), "OPTIONS", "/v1/chat/completions", "", asks);
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.header("access-control-allow-origin"), "https://app.example");
@@ -134,8 +136,12 @@ TEST(Cors, PreflightAndReplies) {
   EXPECT_EQ(reply.header("access-control-allow-origin"), "https://app.example");
   EXPECT_EQ(reply.header("vary"), "Origin");
   // Errors can be read by pages, too.
-  EXPECT_EQ(call(server.port(), "GET", "/v1/models", "", {{"Origin", "https://app.example"}}).header("access-control-allow-origin"), "https://app.example");
-  EXPECT_EQ(call(server.port(), "GET", "/v1/models", "", {{"Origin", "https://evil.example"}}).header("access-control-allow-origin"), "");
+  EXPECT_EQ(
+      call(server.port(), "GET", "/v1/models", "", {{"Origin", "https://app.example"}}).header("access-control-allow-origin"),
+      "https://app.example");
+  EXPECT_EQ(
+      call(server.port(), "GET", "/v1/models", "", {{"Origin", "https://evil.example"}}).header("access-control-allow-origin"),
+      "");
 }
 
 TEST(Cors, OffByDefault) {
@@ -143,7 +149,9 @@ TEST(Cors, OffByDefault) {
   const HttpReply reply = call(server.port(), "GET", "/v1/models", "", {{"Origin", "https://app.example"}});
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.header("access-control-allow-origin"), "");
-  EXPECT_EQ(call(server.port(), "OPTIONS", "/v1/models", "", {{"Origin", "https://a"}, {"Access-Control-Request-Method", "GET"}}).status, 405);
+  EXPECT_EQ(call(server.port(), "OPTIONS", "/v1/models", "", {{"Origin", "https://a"}, {"Access-Control-Request-Method", "GET"}})
+                .status,
+            405);
 }
 
 TEST(RequestIds, TakenOverOrMade) {
@@ -154,7 +162,9 @@ TEST(RequestIds, TakenOverOrMade) {
   EXPECT_NE(call(server.port(), "GET", "/health").header("x-request-id"), made);
   for (const std::string& bad : {std::string("a b"), std::string(129, 'a'), std::string("{\"x\":1}")})
     EXPECT_EQ(call(server.port(), "GET", "/health", "", {{"x-request-id", bad}}).header("x-request-id").size(), 32U) << bad;
-  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("x", {{"stream", true}}), {{"x-request-id", "s1"}}).header("x-request-id"), "s1");
+  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("x", {{"stream", true}}), {{"x-request-id", "s1"}})
+                .header("x-request-id"),
+            "s1");
   EXPECT_EQ(call(server.port(), "GET", "/nothing", "", {{"x-request-id", "s2"}}).header("x-request-id"), "s2");
 }
 
@@ -167,7 +177,8 @@ std::vector<std::string> listening(const std::vector<int>& ports) {
     while (std::getline(in, line)) {
       char address[64] = "";
       unsigned port = 0, state = 0;
-      if (std::sscanf(line.c_str(), " %*d: %63[0-9A-F]:%x %*[0-9A-F]:%*x %x", address, &port, &state) != 3 || state != 0x0A) continue;
+      if (std::sscanf(line.c_str(), " %*d: %63[0-9A-F]:%x %*[0-9A-F]:%*x %x", address, &port, &state) != 3 || state != 0x0A)
+        continue;
       if (std::find(ports.begin(), ports.end(), static_cast<int>(port)) != ports.end()) found.push_back(address);
     }
   }

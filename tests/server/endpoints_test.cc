@@ -63,7 +63,8 @@ TEST(Endpoints, ChatWithToolsThinkingAndChoices) {
       "string=\"true\">Rome</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>[[/reply]]";
   const Json tools = {{{"type", "function"}, {"function", {{"name", "weather"}, {"parameters", {{"type", "object"}}}}}}};
   const Json json = call(shared().port(), "POST", "/v1/chat/completions",
-                         chat_body(call_text, {{"tools", tools}, {"thinking", {{"type", "enabled"}}}})).json();
+                         chat_body(call_text, {{"tools", tools}, {"thinking", {{"type", "enabled"}}}}))
+                        .json();
   const Json& message = json["choices"][0]["message"];
   EXPECT_EQ(message["reasoning_content"], "I look.") << json;
   EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "weather") << json;
@@ -181,7 +182,8 @@ TEST(Endpoints, ServedNames) {
   const HttpReply other = call(server.port(), "POST", "/v1/chat/completions", chat_body("hello"));
   EXPECT_EQ(other.status, 404);
   EXPECT_EQ(other.json()["error"]["code"], "model_not_found");
-  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hello", {{"model", "org/alias"}})).json()["model"], "org/alias");
+  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hello", {{"model", "org/alias"}})).json()["model"],
+            "org/alias");
 }
 
 TEST(Endpoints, TokenizeRoundTrip) {
@@ -196,13 +198,16 @@ TEST(Endpoints, TokenizeRoundTrip) {
   EXPECT_EQ(call(shared().port(), "POST", "/detokenize", back.dump()).json()["prompt"], text);
   // A chat counts as its prompt does, model or no model.
   const Json chat = call(shared().port(), "POST", "/tokenize", R"({"messages":[{"role":"user","content":"hello"}]})").json();
-  EXPECT_EQ(chat["count"], call(shared().port(), "POST", "/v1/chat/completions", chat_body("hello")).json()["usage"]["prompt_tokens"]);
-  const Json prompt = call(shared().port(), "POST", "/apply-template", R"({"messages":[{"role":"user","content":"hello"}]})").json();
+  EXPECT_EQ(chat["count"],
+            call(shared().port(), "POST", "/v1/chat/completions", chat_body("hello")).json()["usage"]["prompt_tokens"]);
+  const Json prompt =
+      call(shared().port(), "POST", "/apply-template", R"({"messages":[{"role":"user","content":"hello"}]})").json();
   EXPECT_NE(prompt["prompt"].get<std::string>().find("<｜User｜>hello<｜Assistant｜>"), std::string::npos) << prompt;
-  for (const char* bad : {R"({"tokens":[-1]})", R"({"tokens":[99999999]})", R"({"tokens":[1.5]})", R"({"tokens":[18446744073709551615]})",
-                          R"({"tokens":"x"})", "{}", "[]", "{"})
+  for (const char* bad : {R"({"tokens":[-1]})", R"({"tokens":[99999999]})", R"({"tokens":[1.5]})",
+                          R"({"tokens":[18446744073709551615]})", R"({"tokens":"x"})", "{}", "[]", "{"})
     EXPECT_EQ(call(shared().port(), "POST", "/detokenize", bad).status, 400) << bad;
-  for (const char* bad : {"{}", R"({"prompt":5})", "null"}) EXPECT_EQ(call(shared().port(), "POST", "/tokenize", bad).status, 400) << bad;
+  for (const char* bad : {"{}", R"({"prompt":5})", "null"})
+    EXPECT_EQ(call(shared().port(), "POST", "/tokenize", bad).status, 400) << bad;
 }
 
 TEST(Endpoints, Probes) {
@@ -223,8 +228,9 @@ TEST(Endpoints, Metrics) {
   for (const char* line :
        {"vllm:num_requests_running{model_name=\"fake\"} 0\n", "vllm:generation_tokens_total{model_name=\"fake\"} 7\n",
         "vllm:request_success_total{model_name=\"fake\",finished_reason=\"stop\"} 1\n",
-        "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n", "vllm:e2e_request_latency_seconds_count{model_name=\"fake\"} 1\n",
-        "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting",
+        "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n",
+        "vllm:e2e_request_latency_seconds_count{model_name=\"fake\"} 1\n", "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting",
         "route=\"/v1/chat/completions\",status=\"200\"} 1\n"})
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   // Every line is a comment or NAME{LABELS} NUMBER.
@@ -238,7 +244,8 @@ TEST(Endpoints, Metrics) {
 
 TEST(Endpoints, ErrorsHaveTheShapeOfTheirApi) {
   const int port = shared().port();
-  for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"}) {
+  for (const char* path :
+       {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/tokenize"}) {
     for (const char* bad : {"", "{", "[]", "nul", "\xff\xfe", R"({"model":"\ud800"})", R"({"model":1})"}) {
       const HttpReply reply = call(port, "POST", path, bad);
       EXPECT_EQ(reply.status, 400) << path << " " << bad << " " << reply.body;

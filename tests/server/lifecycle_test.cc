@@ -1,8 +1,7 @@
 // Clients that leave, queues that fill, servers that end.
 
-#include <gtest/gtest.h>
-
 #include <dirent.h>
+#include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <thread>
@@ -58,10 +57,11 @@ TEST(Disconnect, CancelsStreams) {
 TEST(Disconnect, CancelsAnswersInOnePiece) {
   TestServer server(endless());
   const Json messages = {{"model", "fake"}, {"max_tokens", 300000}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
-  for (const std::string& request : {request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})),
-                                     request_text("POST", "/v1/messages", messages.dump()),
-                                     request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":300000})"),
-                                     request_text("POST", "/v1/responses", R"({"model":"fake","input":"a","max_output_tokens":300000})")}) {
+  for (const std::string& request :
+       {request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})),
+        request_text("POST", "/v1/messages", messages.dump()),
+        request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":300000})"),
+        request_text("POST", "/v1/responses", R"({"model":"fake","input":"a","max_output_tokens":300000})")}) {
     RawClient client(server.port());
     client.send(request);
     ASSERT_TRUE(eventually([&] { return running(server) > 0; })) << client.receive().body;
@@ -73,7 +73,8 @@ TEST(Disconnect, CancelsAnswersInOnePiece) {
 TEST(Disconnect, IsSeenBehindPipelinedRequests) {
   TestServer server(endless());
   RawClient client(server.port());
-  client.send(request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})) + request_text("GET", "/health"));
+  client.send(request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})) +
+              request_text("GET", "/health"));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   client.close();
   EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
@@ -142,7 +143,8 @@ TEST(Stream, PingsWhileNothingComes) {
   const HttpReply reply = chat.receive();
   EXPECT_TRUE(reply.body.starts_with(": ")) << reply.body.substr(0, 100);
   EXPECT_EQ(testing::parse_sse(reply.body).back().data, "[DONE]");
-  const Json body = {{"model", "fake"}, {"max_tokens", 5}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  const Json body = {
+      {"model", "fake"}, {"max_tokens", 5}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
   const auto events = testing::parse_sse(call(server.port(), "POST", "/v1/messages", body.dump()).body);
   EXPECT_EQ(events.front().name, "ping");
   EXPECT_EQ(events.back().name, "message_stop");
@@ -241,7 +243,8 @@ TEST(Drain, AfterTheTimeRequestsAreCancelled) {
   std::thread waiter([&] { server.server().wait(); });
   server.server().drain();
   const HttpReply cut = stream.receive();
-  EXPECT_NE(cut.body.find("\"error\""), std::string::npos) << cut.body.substr(cut.body.size() - std::min<size_t>(cut.body.size(), 300));
+  EXPECT_NE(cut.body.find("\"error\""), std::string::npos)
+      << cut.body.substr(cut.body.size() - std::min<size_t>(cut.body.size(), 300));
   EXPECT_EQ(cut.body.find("[DONE]"), std::string::npos);
   EXPECT_GE(whole.receive().status, 500);
   waiter.join();
@@ -266,7 +269,8 @@ TEST(Soak, NothingIsLeftBehind) {
   for (int i = 0; i < 400; ++i) {
     random = random * 1664525 + 1013904223;
     RawClient client(server.port());
-    const std::string request = (random >> 8) % 2 == 0 ? stream_request() : request_text("POST", "/v1/chat/completions", chat_body("hi"));
+    const std::string request =
+        (random >> 8) % 2 == 0 ? stream_request() : request_text("POST", "/v1/chat/completions", chat_body("hi"));
     client.send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
     if ((random >> 16) % 3 == 0) client.read_some(0.02);
     if ((random >> 20) % 5 == 0) client.reset();

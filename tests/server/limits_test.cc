@@ -51,11 +51,12 @@ class Limits : public ::testing::Test {
 
 TEST_F(Limits, BrokenHeads) {
   for (const char* head :
-       {"GET\r\n\r\n", "GET /health\r\n\r\n", "GET  /health HTTP/1.1\r\nHost: x\r\n\r\n", "GET health HTTP/1.1\r\nHost: x\r\n\r\n",
-        "G@T /health HTTP/1.1\r\nHost: x\r\n\r\n", "GET /health HTTP/1.1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
-        "GET /health HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nBad : 1\r\n\r\n",
-        "GET /health HTTP/1.1\r\nHost: x\r\nA: 1\r\n folded\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\n\tA: 1\r\n\r\n",
-        "GET /health HTTP/1.1\nHost: x\n\n", "GET /health HTTP/1.1\r\nHost: x\nA: 1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nA: a\rb\r\n\r\n",
+       {"GET\r\n\r\n", "GET /health\r\n\r\n", "GET  /health HTTP/1.1\r\nHost: x\r\n\r\n",
+        "GET health HTTP/1.1\r\nHost: x\r\n\r\n", "G@T /health HTTP/1.1\r\nHost: x\r\n\r\n", "GET /health HTTP/1.1\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nBad Header: 1\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: x\r\nBad : 1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nA: 1\r\n folded\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: x\r\n\tA: 1\r\n\r\n", "GET /health HTTP/1.1\nHost: x\n\n",
+        "GET /health HTTP/1.1\r\nHost: x\nA: 1\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\nA: a\rb\r\n\r\n",
         "GET /health HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n", "GET /health HTTP/1.1\r\nHost: x\r\n: empty\r\n\r\n",
         "GET /he\x01lth HTTP/1.1\r\nHost: x\r\n\r\n", "GET /h HTTQ/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x03\r\n\r\n"})
     refused(head, 400);
@@ -131,7 +132,10 @@ TEST_F(Limits, ManyLargeBodiesAtOnce) {
   second.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n");
   EXPECT_EQ(second.receive().status, 503);
   first.close();
-  EXPECT_TRUE(testing::eventually([&] { return call(small.port(), "POST", "/v1/chat/completions", chat_body("x", {{"user", std::string(900'000, 'u')}})).status == 200; }));
+  EXPECT_TRUE(testing::eventually([&] {
+    return call(small.port(), "POST", "/v1/chat/completions", chat_body("x", {{"user", std::string(900'000, 'u')}})).status ==
+           200;
+  }));
 }
 
 TEST_F(Limits, SlowSenders) {
@@ -196,10 +200,18 @@ TEST_F(Limits, PipeliningKeepsTheOrder) {
   for (int i = 0; i < 20; ++i) {
     const testing::Headers id = {{"x-request-id", "p" + std::to_string(i)}};
     switch (i % 4) {
-      case 0: all += request_text("GET", "/health", "", id); break;
-      case 1: all += request_text("POST", "/v1/chat/completions", chat_body("hi"), id); break;
-      case 2: all += request_text("POST", "/v1/chat/completions", chat_body("hi", {{"stream", true}}), id); break;
-      default: all += request_text("GET", "/nothing", "", id); break;
+      case 0:
+        all += request_text("GET", "/health", "", id);
+        break;
+      case 1:
+        all += request_text("POST", "/v1/chat/completions", chat_body("hi"), id);
+        break;
+      case 2:
+        all += request_text("POST", "/v1/chat/completions", chat_body("hi", {{"stream", true}}), id);
+        break;
+      default:
+        all += request_text("GET", "/nothing", "", id);
+        break;
     }
   }
   client.send(all);
@@ -233,7 +245,8 @@ TEST_F(Limits, KeepAliveAndVersions) {
   EXPECT_TRUE(closing.ended());
   RawClient expecting(server().port());
   const std::string chat = chat_body("hi");
-  expecting.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " + std::to_string(chat.size()) + "\r\n\r\n");
+  expecting.send("POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: " +
+                 std::to_string(chat.size()) + "\r\n\r\n");
   EXPECT_EQ(expecting.receive().status, 100);
   expecting.send(chat);
   EXPECT_EQ(expecting.receive().status, 200);
@@ -257,7 +270,8 @@ TEST_F(Limits, Connections) {
 }
 
 TEST(HttpHead, Framing) {
-  const auto head = server::parse_head("POST /a?b=c HTTP/1.1\r\nhost: x\r\nContent-LENGTH:\t7 \r\nConnection: keep-alive, Close\r\n\r\n", {});
+  const auto head =
+      server::parse_head("POST /a?b=c HTTP/1.1\r\nhost: x\r\nContent-LENGTH:\t7 \r\nConnection: keep-alive, Close\r\n\r\n", {});
   EXPECT_EQ(head.status, 0);
   EXPECT_EQ(head.request.path, "/a");
   EXPECT_EQ(head.request.target, "/a?b=c");

@@ -11,7 +11,7 @@
 namespace deepinfer::testing {
 
 struct HttpReply {
-  int status = 0;  ///< 0: the connection ended without one
+  int status = 0;                              ///< 0: the connection ended without one
   std::map<std::string, std::string> headers;  ///< names in lower case
   std::string body;                            ///< chunks joined
   int64_t chunks = 0;
@@ -51,9 +51,11 @@ class RawClient {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 /// The text of a request with Host, Content-Length and, for a body, Content-Type.
-std::string request_text(const std::string& method, const std::string& path, const std::string& body = "", const Headers& headers = {});
+std::string request_text(const std::string& method, const std::string& path, const std::string& body = "",
+                         const Headers& headers = {});
 /// One request on a connection of its own.
-HttpReply call(int port, const std::string& method, const std::string& path, const std::string& body = "", const Headers& headers = {});
+HttpReply call(int port, const std::string& method, const std::string& path, const std::string& body = "",
+               const Headers& headers = {});
 
 struct SseEvent {
   std::string name;
