@@ -27,7 +27,8 @@ Generation::~Generation() {
   setup_.metrics->request_latency.observe(seconds(Clock::now() - setup_.arrival));
   setup_.metrics->prompt_tokens.observe(static_cast<double>(summary_.prompt_tokens));
   setup_.metrics->generation_tokens.observe(static_cast<double>(summary_.completion_tokens));
-  if (setup_.on_end) setup_.on_end(done() && !failed() ? setup_.stream->body() : std::string());
+  const bool cancelled = !done() || summary_.finish == finish_reason_name(FinishReason::kCancelled);
+  if (setup_.on_end) setup_.on_end(done() && !failed() ? setup_.stream->body() : std::string(), cancelled);
 }
 
 void Generation::set_callback(const std::function<void()>& on_news) {

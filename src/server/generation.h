@@ -35,7 +35,8 @@ class Generation {
     std::vector<RequestHandle> handles;  ///< by prompt
     std::chrono::steady_clock::time_point arrival;
     Metrics* metrics = nullptr;
-    std::function<void(std::string)> on_end;  ///< with the body that a GET finds later; empty: none
+    /// With the body that a GET finds later, or nothing and whether it was cancelled.
+    std::function<void(std::string body, bool cancelled)> on_end;
   };
 
   explicit Generation(Setup setup);

@@ -90,8 +90,8 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   if (api == Api::kResponses) {
     responses_->begin(id, http.key, response_shell(id, request.model, created, "in_progress"),
                       [handle]() mutable { handle.cancel(); });
-    setup.on_end = [store = responses_, id, model = request.model, created](std::string body) {
-      store->finish(id, body.empty() ? response_shell(id, model, created, "cancelled") : std::move(body));
+    setup.on_end = [store = responses_, id, model = request.model, created](std::string body, bool cancelled) {
+      store->finish(id, body.empty() ? response_shell(id, model, created, cancelled ? "cancelled" : "failed") : std::move(body));
     };
   }
   return std::make_unique<Generation>(std::move(setup));

@@ -72,6 +72,7 @@ class ServerImpl final : public Server {
         workers_(static_cast<size_t>(options.threads)),
         application_(std::move(options), std::move(backend), std::move(log)) {
     for (int i = 0; i < application_.options().threads; ++i) threads_.push_back(std::make_shared<IoThread>());
+    metrics_ = &application_.metrics();
     application_.on_drain([this] { drain(); });
   }
 
@@ -83,9 +84,9 @@ class ServerImpl final : public Server {
         close_sessions(*io, true);
       });
     }
-    const auto last = Clock::now() + kLastWords;
-    while (application_.metrics().connections > 0 && Clock::now() < last) std::this_thread::sleep_for(kDrainPoll);
+    wait_for_connections();
     workers_.join();
+    wait_for_connections();  // those that a worker held
     for (const auto& io : threads_) io->context.stop();
     for (const auto& io : threads_) {
       if (io->thread.joinable()) io->thread.join();
@@ -161,6 +162,11 @@ class ServerImpl final : public Server {
   }
 
  private:
+  void wait_for_connections() const {
+    const auto last = Clock::now() + kLastWords;
+    while (metrics_->connections > 0 && Clock::now() < last) std::this_thread::sleep_for(kDrainPoll);
+  }
+
   void wait_for_signal(int number) {
     signals_->async_wait([this, number](const error_code& error, int which) {
       if (error) return;
@@ -238,6 +244,7 @@ class ServerImpl final : public Server {
   std::atomic<int64_t> buffered_{0};
   std::atomic<bool> closing_{false};
   Application application_;
+  Metrics* metrics_ = nullptr;
   std::unique_ptr<asio::ssl::context> tls_;
   std::vector<std::unique_ptr<tcp::acceptor>> acceptors_;
   std::unique_ptr<asio::signal_set> signals_;
