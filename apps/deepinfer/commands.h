@@ -17,5 +17,7 @@ inline constexpr int kInterruptedExit = 130;
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_inspect_command(CLI::App& app, Command& chosen);
 void add_eval_command(CLI::App& app, Command& chosen);
+void add_chat_command(CLI::App& app, Command& chosen);
+void add_serve_command(CLI::App& app, Command& chosen);
 
 }  // namespace deepinfer::cli

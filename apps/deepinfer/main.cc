@@ -46,12 +46,16 @@ int run(int argc, char** argv) {
       "Examples:\n"
       "  deepinfer inspect models/nano\n"
       "  deepinfer generate -m models/nano -p 'Tell me a story about a fox and a lamp.'\n"
+      "  deepinfer serve models/nano\n"
+      "  deepinfer chat -m models/nano\n"
       "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8\n"
       "  deepinfer bench throughput -m models/nano --concurrency 16");
   Command chosen;
   add_generate_command(app, chosen);
   add_inspect_command(app, chosen);
   add_eval_command(app, chosen);
+  add_serve_command(app, chosen);
+  add_chat_command(app, chosen);
   bench::add_bench_command(app, chosen, &Engine::Create);
   if (argc > 1 && unknown_command(app, argv[1])) {
     print_error(fmt::format("unknown command or option '{}' (see deepinfer --help)", argv[1]));

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "deepinfer/engine.h"
+#include "protocol/api.h"
+#include "server/http.h"
+#include "server/metrics.h"
+
+namespace deepinfer::server {
+
+/// What the log tells about a generation.
+struct GenerationSummary {
+  std::string model;
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  std::string finish;  ///< of the choice that ended last; empty: it was cut short
+};
+
+/// One answer in progress: the engine's handles at one end, bytes for the wire at the other. It is pulled: while nobody calls
+/// `advance`, the engine's news is merged where it waits, so a slow reader costs no memory. One thread at a time; destroying it
+/// cancels what still runs.
+class Generation {
+ public:
+  struct Setup {
+    Api api = Api::kChat;
+    std::string id;
+    std::string model;
+    bool streaming = false;
+    std::unique_ptr<ResponseStream> stream;
+    std::vector<RequestHandle> handles;  ///< by prompt
+    std::chrono::steady_clock::time_point arrival;
+    Metrics* metrics = nullptr;
+    /// With the body that a GET finds later, or nothing and whether it was cancelled.
+    std::function<void(std::string body, bool cancelled)> on_end;
+  };
+
+  explicit Generation(Setup setup);
+  ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  /// Called from any thread when `advance` may have something. It must not block.
+  void set_callback(const std::function<void()>& on_news);
+  /// Takes in what the engine has made; what to send of it, nothing if the answer goes out in one piece.
+  std::string advance();
+  /// Nothing more will come.
+  bool done() const { return setup_.stream->done(); }
+  bool streaming() const { return setup_.streaming; }
+  /// Whether it ended in an error; with nothing sent yet, `reply` says it better than a stream does.
+  bool failed() const { return setup_.stream->failed().has_value(); }
+  /// The whole answer, or the error. Only when done.
+  Reply reply() const;
+  std::string keep_alive() const { return sse_keep_alive(setup_.api); }
+  const GenerationSummary& summary() const { return summary_; }
+
+ private:
+  void take(const Output& output, int64_t prompt, std::string& out);
+  void observe(const Output& output, int64_t prompt);
+
+  Setup setup_;
+  GenerationSummary summary_;
+  struct PromptUsage {
+    int64_t prompt = 0, cached = 0, completion = 0;
+  };
+  std::vector<PromptUsage> usage_;  ///< by prompt
+  std::chrono::steady_clock::time_point last_token_;
+  bool any_token_ = false;
+};
+
+/// Seconds since 1970.
+int64_t unix_seconds();
+
+}  // namespace deepinfer::server

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "deepinfer/engine.h"
+
+namespace deepinfer::server {
+
+/// A histogram of Prometheus. Thread-safe.
+class Histogram {
+ public:
+  explicit Histogram(std::vector<double> bounds);
+  void observe(double value, int64_t times = 1);
+  /// Lines `name_bucket`, `name_sum` and `name_count` with these labels.
+  void write(std::string& out, std::string_view name, std::string_view labels) const;
+
+ private:
+  const std::vector<double> bounds_;
+  mutable std::mutex mutex_;
+  std::vector<int64_t> counts_;
+  int64_t count_ = 0;
+  double sum_ = 0;
+};
+
+/// What the server counts itself; the rest of /metrics comes from the engine's counters.
+class Metrics {
+ public:
+  Metrics();
+
+  Histogram time_to_first_token, inter_token_latency, request_latency, prompt_tokens, generation_tokens;
+  std::atomic<int64_t> connections{0}, connections_total{0}, connections_refused{0};
+  std::atomic<int64_t> generations{0};  ///< in progress
+  std::atomic<int64_t> disconnects{0};  ///< clients that left before their answer was complete
+  std::atomic<int64_t> bytes_sent{0};
+
+  void count_request(std::string_view route, int status);
+  /// Text exposition format, version 0.0.4.
+  std::string render(const EngineStats& stats, std::string_view model) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, int64_t> requests_;  ///< by route pattern and status
+};
+
+}  // namespace deepinfer::server

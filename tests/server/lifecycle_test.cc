@@ -1,0 +1,284 @@
+// Clients that leave, queues that fill, servers that end.
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "server/test_server.h"
+
+namespace deepinfer {
+namespace {
+
+using testing::call;
+using testing::chat_body;
+using testing::eventually;
+using testing::HttpReply;
+using testing::RawClient;
+using testing::request_text;
+using testing::TestServer;
+using testing::TestServerOptions;
+using Json = nlohmann::json;
+
+TestServerOptions endless(double rate = 50) {
+  TestServerOptions options;
+  options.fake.rate = rate;
+  options.fake.tokens = 1'000'000;
+  return options;
+}
+
+std::string stream_request(const Json& more = {}) {
+  Json extra{{"stream", true}};
+  if (more.is_object()) extra.update(more);
+  return request_text("POST", "/v1/chat/completions", chat_body("hi", extra));
+}
+
+int64_t running(const TestServer& server) { return const_cast<TestServer&>(server).engine().stats().running; }
+
+TEST(Disconnect, CancelsStreams) {
+  TestServer server(endless());
+  for (const bool reset : {false, true}) {
+    RawClient client(server.port());
+    client.send(stream_request());
+    ASSERT_FALSE(client.read_some(5).empty());
+    EXPECT_EQ(running(server), 1);
+    if (reset) {
+      client.reset();
+    } else {
+      client.close();
+    }
+    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3)) << reset;
+  }
+  EXPECT_EQ(server.application().metrics().disconnects, 2);
+  EXPECT_EQ(server.engine().stats().finished[static_cast<size_t>(FinishReason::kCancelled)], 2);
+}
+
+TEST(Disconnect, CancelsAnswersInOnePiece) {
+  TestServer server(endless());
+  const Json messages = {{"model", "fake"}, {"max_tokens", 300000}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  for (const std::string& request :
+       {request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})),
+        request_text("POST", "/v1/messages", messages.dump()),
+        request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":300000})"),
+        request_text("POST", "/v1/responses", R"({"model":"fake","input":"a","max_output_tokens":300000})")}) {
+    RawClient client(server.port());
+    client.send(request);
+    ASSERT_TRUE(eventually([&] { return running(server) > 0; })) << client.receive().body;
+    client.close();
+    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+  }
+}
+
+TEST(Disconnect, IsSeenBehindPipelinedRequests) {
+  TestServer server(endless());
+  RawClient client(server.port());
+  client.send(request_text("POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 300000}})) +
+              request_text("GET", "/health"));
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+}
+
+TEST(Disconnect, WhileWaiting) {
+  TestServerOptions options = endless();
+  options.engine.max_num_seqs = 1;
+  TestServer server(options);
+  RawClient first(server.port());
+  first.send(stream_request());
+  ASSERT_FALSE(first.read_some(5).empty());
+  RawClient second(server.port());
+  second.send(stream_request());
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
+  second.close();
+  EXPECT_TRUE(eventually([&] { return server.engine().stats().waiting == 0; }, 3));
+  EXPECT_EQ(running(server), 1);
+}
+
+TEST(Stream, SlowReaderHoldsNothingUp) {
+  TestServerOptions options = endless(0);
+  options.fake.tokens = 200'000;
+  options.server.write_timeout = 30;
+  TestServer server(options);
+  RawClient slow(server.port());
+  const int small = 64 << 10;
+  ::setsockopt(slow.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  slow.send(stream_request());
+  // The engine goes on without the reader, and others are served.
+  EXPECT_EQ(call(server.port(), "GET", "/health").status, 200);
+  EXPECT_TRUE(eventually([&] { return running(server) == 0; }, 30));
+  const HttpReply reply = slow.receive(false, 60);
+  EXPECT_TRUE(reply.complete);
+  int64_t tokens = 0;
+  for (const auto& event : testing::parse_sse(reply.body)) {
+    if (event.data == "[DONE]") continue;
+    const Json usage = Json::parse(event.data)["usage"];
+    if (usage.is_object()) tokens = usage["completion_tokens"];
+  }
+  // What nobody read was merged: all of it arrives, in few pieces.
+  EXPECT_EQ(tokens, 8192);
+  EXPECT_LT(reply.chunks, 8192);
+}
+
+TEST(Stream, WhoNeverReadsIsLeft) {
+  TestServerOptions options = endless(0);
+  options.server.write_timeout = 0.3;
+  TestServer server(options);
+  RawClient client(server.port());
+  const int small = 2048;
+  ::setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
+  client.send(stream_request({{"max_tokens", 300'000}, {"n", 8}}));
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 20));
+}
+
+TEST(Stream, PingsWhileNothingComes) {
+  TestServerOptions options = endless();
+  options.fake.first_delay = 1;
+  options.fake.tokens = 2;
+  options.server.ping_interval = 0.1;
+  TestServer server(options);
+  RawClient chat(server.port());
+  chat.send(stream_request());
+  const HttpReply reply = chat.receive();
+  EXPECT_TRUE(reply.body.starts_with(": ")) << reply.body.substr(0, 100);
+  EXPECT_EQ(testing::parse_sse(reply.body).back().data, "[DONE]");
+  const Json body = {
+      {"model", "fake"}, {"max_tokens", 5}, {"stream", true}, {"messages", {{{"role", "user"}, {"content", "hi"}}}}};
+  const auto events = testing::parse_sse(call(server.port(), "POST", "/v1/messages", body.dump()).body);
+  EXPECT_EQ(events.front().name, "ping");
+  EXPECT_EQ(events.back().name, "message_stop");
+}
+
+TEST(Stream, TokensArriveAsTheyAreMade) {
+  TestServerOptions options = endless(20);
+  options.fake.tokens = 10;
+  TestServer server(options);
+  RawClient client(server.port());
+  client.send(stream_request());
+  int pieces = 0;
+  std::string text;
+  while (text.find("[DONE]") == std::string::npos) {
+    const std::string piece = client.read_some(5);
+    ASSERT_FALSE(piece.empty());
+    text += piece;
+    ++pieces;
+  }
+  EXPECT_GE(pieces, 8);
+}
+
+TEST(Load, FullQueueIs429) {
+  TestServerOptions options = endless();
+  options.engine.max_num_seqs = 1;
+  options.engine.max_queued_requests = 1;
+  TestServer server(options);
+  RawClient first(server.port()), second(server.port());
+  first.send(stream_request());
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  second.send(stream_request());
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
+  for (const char* path : {"/v1/chat/completions", "/v1/messages"}) {
+    const HttpReply reply = call(server.port(), "POST", path, chat_body("hi", {{"max_tokens", 5}}));
+    EXPECT_EQ(reply.status, 429) << reply.body;
+    EXPECT_EQ(reply.header("retry-after"), "1");
+    EXPECT_EQ(reply.json()["error"]["type"], "rate_limit_error");
+  }
+  // Several prompts, of which not all find a place: those that did are given back.
+  EXPECT_EQ(call(server.port(), "POST", "/v1/completions", R"({"model":"fake","prompt":["a","b","c"]})").status, 429);
+  EXPECT_EQ(server.engine().stats().waiting, 1);
+  first.close();
+  second.close();
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }));
+}
+
+TEST(Load, ConcurrencyLimit) {
+  TestServerOptions options = endless();
+  options.server.max_concurrent_requests = 2;
+  TestServer server(options);
+  RawClient first(server.port()), second(server.port());
+  first.send(stream_request());
+  second.send(stream_request());
+  ASSERT_TRUE(eventually([&] { return running(server) == 2; }));
+  EXPECT_EQ(call(server.port(), "GET", "/load").json()["server_load"], 2);
+  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hi")).status, 429);
+  EXPECT_EQ(call(server.port(), "POST", "/tokenize", R"({"prompt":"x"})").status, 200);
+  first.close();
+  EXPECT_TRUE(eventually([&] { return running(server) == 1; }));
+}
+
+TEST(Drain, RunningRequestsFinish) {
+  TestServerOptions options = endless(40);
+  options.fake.tokens = 40;
+  options.server.admin_port = 0;
+  TestServer server(options);
+  RawClient idle(server.port()), busy(server.port());
+  idle.send(request_text("GET", "/health"));
+  EXPECT_EQ(idle.receive().status, 200);
+  busy.send(stream_request());
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  std::thread waiter([&] { server.server().wait(); });
+  EXPECT_EQ(call(server.server().admin_port(), "POST", "/drain").status, 200);
+  EXPECT_TRUE(idle.ended(2));
+  const HttpReply refused = call(server.port(), "POST", "/v1/chat/completions", chat_body("hi"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.header("retry-after"), "1");
+  EXPECT_EQ(refused.header("connection"), "close");
+  EXPECT_EQ(call(server.port(), "GET", "/ready").status, 503);
+  EXPECT_EQ(call(server.port(), "GET", "/health").status, 200);
+  const HttpReply reply = busy.receive();
+  EXPECT_TRUE(reply.complete);
+  EXPECT_EQ(testing::parse_sse(reply.body).back().data, "[DONE]");
+  waiter.join();
+  EXPECT_EQ(server.engine().stats().finished[static_cast<size_t>(FinishReason::kStop)], 1);
+}
+
+TEST(Drain, AfterTheTimeRequestsAreCancelled) {
+  TestServerOptions options = endless(40);
+  options.server.drain_timeout = 0.2;
+  TestServer server(options);
+  RawClient stream(server.port()), whole(server.port());
+  stream.send(stream_request());
+  whole.send(request_text("POST", "/v1/chat/completions", chat_body("hi")));
+  ASSERT_TRUE(eventually([&] { return running(server) == 2; }));
+  std::thread waiter([&] { server.server().wait(); });
+  server.server().drain();
+  const HttpReply cut = stream.receive();
+  EXPECT_NE(cut.body.find("\"error\""), std::string::npos)
+      << cut.body.substr(cut.body.size() - std::min<size_t>(cut.body.size(), 300));
+  EXPECT_EQ(cut.body.find("[DONE]"), std::string::npos);
+  EXPECT_GE(whole.receive().status, 500);
+  waiter.join();
+}
+
+int64_t open_descriptors() {
+  int64_t count = 0;
+  DIR* dir = ::opendir("/proc/self/fd");
+  while (::readdir(dir) != nullptr) ++count;
+  ::closedir(dir);
+  return count;
+}
+
+TEST(Soak, NothingIsLeftBehind) {
+  TestServerOptions options = endless(200);
+  options.fake.tokens = 20;
+  TestServer server(options);
+  call(server.port(), "GET", "/health");
+  ASSERT_TRUE(eventually([&] { return server.application().metrics().connections == 0; }));
+  const int64_t before = open_descriptors();
+  uint32_t random = 12345;
+  for (int i = 0; i < 400; ++i) {
+    random = random * 1664525 + 1013904223;
+    RawClient client(server.port());
+    const std::string request =
+        (random >> 8) % 2 == 0 ? stream_request() : request_text("POST", "/v1/chat/completions", chat_body("hi"));
+    client.send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
+    if ((random >> 16) % 3 == 0) client.read_some(0.02);
+    if ((random >> 20) % 5 == 0) client.reset();
+  }
+  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 20));
+  EXPECT_EQ(open_descriptors(), before);
+  EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hi")).status, 200);
+}
+
+}  // namespace
+}  // namespace deepinfer
