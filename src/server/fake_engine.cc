@@ -91,13 +91,17 @@ class FakeEngine final : public Engine {
 
   const EngineOptions& options() const override { return options_; }
   ModelInfo model() const override {
-    return {.name = "fake",
-            .vocab_size = tokenizer_->vocab_size(),
-            .max_model_len = options_.max_model_len,
-            .page_tokens = kPageTokens,
-            .bos_token_id = tokenizer_->added_token(kBosToken).value_or(0),
-            .eos_token_id = eos_};
+    ModelInfo info;
+    info.name = "fake";
+    info.vocab_size = tokenizer_->vocab_size();
+    info.max_model_len = options_.max_model_len;
+    info.page_tokens = kPageTokens;
+    info.bos_token_id = tokenizer_->added_token(kBosToken).value_or(0);
+    info.eos_token_id = eos_;
+    info.backend = "fake";
+    return info;
   }
+  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
   std::vector<int32_t> encode(std::string_view text) const override { return tokenizer_->encode(text); }
   Result<std::vector<int32_t>> encode_chat(std::string_view user, bool thinking) const override {
     Conversation conversation;
