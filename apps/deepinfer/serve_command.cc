@@ -74,8 +74,10 @@ Result<int> run_serve(const ServeFlags& flags) {
       std::make_shared<server::EventLog>(*server::parse_log_format(flags.log_format), *server::parse_log_level(flags.log_level));
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<server::Server> server,
                       server::Server::Create(flags.server, make_backend(flags, *engine, tokenizer), log));
-  if (flags.server.api_keys.empty() && !flags.server.host.starts_with("127.") && flags.server.host != "::1" && flags.server.host != "localhost")
-    log->write(server::EventLog::Level::kWarning, "no API key", {{"host", flags.server.host}, {"advice", "set --api-key-file: everybody who reaches the port may use it"}});
+  if (flags.server.api_keys.empty() && !flags.server.host.starts_with("127.") && flags.server.host != "::1" &&
+      flags.server.host != "localhost")
+    log->write(server::EventLog::Level::kWarning, "no API key",
+               {{"host", flags.server.host}, {"advice", "set --api-key-file: everybody who reaches the port may use it"}});
   std::signal(SIGPIPE, SIG_IGN);
   server->handle_signals();
   DI_RETURN_IF_ERROR(write_output(summary(flags, *engine, *server)));

@@ -21,8 +21,9 @@ using asio::use_awaitable;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kReadBytes = 64 << 10;
-constexpr size_t kLargeBody = 32 << 10;  ///< from here on a worker parses, so that the loop goes on
-constexpr int kClientLeft = 499;         ///< in the log; nobody reads it
+constexpr size_t kDiscardBytes = 8 << 10;  ///< what is read to be thrown away
+constexpr size_t kLargeBody = 32 << 10;    ///< from here on a worker parses, so that the loop goes on
+constexpr int kClientLeft = 499;           ///< in the log; nobody reads it
 constexpr double kLingerSeconds = 2;
 constexpr int64_t kLingerBytes = int64_t{256} << 20;
 constexpr auto kPeerCheck = std::chrono::milliseconds(250);
@@ -445,7 +446,7 @@ asio::awaitable<void> Session::linger() {
   error_code error;
   set_deadline(kLingerSeconds);
   co_await transport_->finish(error);
-  std::string piece(kReadBytes, '\0');
+  std::string piece(kDiscardBytes, '\0');
   int64_t total = 0;
   error = {};
   while (!error && !closed_ && !timed_out_ && total < kLingerBytes) {
