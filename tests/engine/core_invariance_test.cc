@@ -25,6 +25,22 @@ TEST(CoreInvariance, Company) {
   }
 }
 
+// The same at temperature 0 among 255 others: CASES 22.
+TEST(CoreInvariance, GreedyInALargeBatch) {
+  Request request = request_of(60, 12, 2);
+  request.sampling.temperature = 0;
+  CoreSetup setup;
+  setup.pages = 600;
+  setup.max_num_seqs = 256;
+  setup.max_num_batched_tokens = 512;
+  const Answer want = run_alone(request)[0];
+  CoreHarness h(setup);
+  for (int64_t i = 0; i < 255; ++i) h.submit(request_of(1 + i % 30, 20, 1000 + static_cast<uint64_t>(i)));
+  const RequestId id = h.submit(request);
+  h.run();
+  expect_same(h.answers(id)[0], want, "255 others");
+}
+
 // (3) chunk sizes, page boundaries plus and minus one.
 TEST(CoreInvariance, Chunks) {
   for (const int64_t length : {1, 2, 127, 128, 129, 255, 256, 257, 700}) {
@@ -68,12 +84,12 @@ TEST(CoreInvariance, ExactHits) {
 
 // (5) repeats.
 TEST(CoreInvariance, Repeats) {
-  const Request request = request_of(64, 12, 5);
+  const Request request = request_of(20, 4, 5);
   const Answer want = run_alone(request)[0];
   CoreHarness h;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 1000; ++i) {
     const RequestId id = h.submit(request);
-    if (i % 7 == 0) h.run();
+    if (i % 17 == 0) h.run();
     h.turn();
     if (i % 50 == 49) {
       h.run();
