@@ -432,7 +432,7 @@ int run_bench(int argc, char** argv) {
   Options o;
   std::string directory = std::string(DEEPINFER_SOURCE_DIR) + "/models/nano";
   const char* shared = std::getenv("DEEPINFER_SHARED");
-  std::string suite = std::string(shared != nullptr ? shared : "/work/shared") + "/nano/skills.jsonl";
+  std::string suite = std::string(shared != nullptr ? shared : DEEPINFER_SOURCE_DIR "/../shared") + "/nano/skills.jsonl";
   std::string distance_file, turn_file;
   int threads = available_threads();
   app.add_option("--threads", threads)->check(CLI::Range(1, 1024));
