@@ -413,8 +413,9 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
     out.next_token = end < s.prompt_tokens ? s.tokens[static_cast<size_t>(end)] : -1;
   }
   if (options_.snapshots) {
+    // Not below the hit: windows there are on their way through a replay.
     const int64_t boundary = end / page * page;
-    if (boundary > rows.first && boundary >= s.prompt_tokens / page * page) {
+    if (boundary > rows.first && boundary >= std::max(s.prompt_tokens / page * page, s.replay->hit)) {
       const auto key = static_cast<size_t>(boundary / page) - 1;
       if (key >= s.keys.size() || !windows_->contains(s.keys[key], now)) out.save_at = boundary;
     }

@@ -270,6 +270,27 @@ TEST(CoreInvariance, SessionsHitEveryTurn) {
   }
 }
 
+// An answer that was preempted resumes behind a hit in its own pages: windows that it passes on the way there are still being
+// rebuilt, and must not be kept for others.
+TEST(CoreInvariance, NoSnapshotInsideAReplay) {
+  const std::vector<int32_t> base = random_prompt(600, 90);
+  CoreSetup setup;
+  setup.max_num_batched_tokens = 90;
+  CoreHarness h(setup);
+  const RequestId id = h.submit(make_request(base, 80, 91));
+  for (int i = 0; i < 60 && h.answers(id)[0].tokens.size() < 60; ++i) h.turn();
+  while (h.answers(id)[0].tokens.size() < 60) h.turn();
+  h.windows().expire(h.now + 1000);  // what was kept before is gone
+  for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+  h.run();
+  std::vector<int32_t> prompt(base.begin(), base.begin() + 520);
+  const Request request = make_request(prompt, 10, 92);
+  const RequestId other = h.submit(request);
+  h.run();
+  EXPECT_EQ(h.answers(other)[0].usage.cached_tokens, 512);
+  expect_same(h.answers(other)[0], run_alone(request)[0], "behind the window of a replay");
+}
+
 // Prompt log-probs: every row, exact, whatever the engine's mode; the same through chunks, preemption and a warm cache.
 TEST(CoreInvariance, PromptLogprobs) {
   CoreSetup bounded;

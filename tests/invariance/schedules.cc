@@ -5,31 +5,36 @@
 namespace deepinfer::testing {
 namespace {
 
-/// A new sequence in the state of `track`.
-void start_again(Track& track, Track& donor, std::vector<std::unique_ptr<Track>>& others, Random& random) {
+/// A new sequence in the state of `track`. `high`: the longest length of each of the `others`; that of `track` is returned.
+int64_t start_again(Track& track, Track& donor, std::vector<std::unique_ptr<Track>>& others, const std::vector<int64_t>& high,
+                    Random& random) {
   track.restart();
-  Track& other = *others[static_cast<size_t>(random.below(static_cast<int64_t>(others.size())))];
+  const auto index = static_cast<size_t>(random.below(static_cast<int64_t>(others.size())));
+  Track& other = *others[index];
   const bool usable = &other != &track && other.length() > 0;
   switch (random.below(5)) {
     case 0: {
       const int64_t hit = random.between(1, donor.length());
-      return track.adopt(donor, hit, random.between(0, hit - hit % 2));
+      track.adopt(donor, hit, random.between(0, hit - hit % 2));
+      break;
     }
     case 1: {
-      if (!usable || other.length() < other.state->write_floor()) return;  // a replay cannot be resumed from a snapshot
+      if (!usable || other.length() < other.state->write_floor()) break;  // a replay cannot be resumed from a snapshot
       WindowSnapshot snapshot;
       other.state->save_window(snapshot);
       track.restore(other, snapshot);
       // What the other has still to skip.
       if (other.state->decoder_start() > other.length()) track.set_decoder_start(other.state->decoder_start());
-      return;
+      break;
     }
     case 2:
-      if (usable) track.fork(other, false);
-      return;
+      if (!usable) break;
+      track.fork(other, false);
+      return high[index];  // a fork's rings have room for no more than the original's
     default:
-      return;
+      break;
   }
+  return track.length();
 }
 
 }  // namespace
@@ -53,8 +58,7 @@ void run_random_schedule(Subject& subject, uint64_t seed, int steps, int64_t wid
       Track& track = *tracks[i];
       const int64_t what = random.below(20);
       if (what < 2 || (step == 0 && what < 12)) {
-        ASSERT_NO_FATAL_FAILURE(start_again(track, donor, tracks, random));
-        high[i] = track.length();
+        ASSERT_NO_FATAL_FAILURE(high[i] = start_again(track, donor, tracks, high, random));
       } else if (what < 6 && track.length() > 0) {
         const int64_t least = std::max({int64_t{0}, high[i] - track.state->slack(), track.state->write_floor()});
         if (least <= track.length()) {
