@@ -23,7 +23,7 @@ struct Request {
   std::vector<int32_t> prompt;  ///< token ids, at least one
   /// `choice_index` and `stop_token_ids` of EOS are filled in by the engine; everything else is the caller's.
   SamplingParams sampling;
-  std::optional<uint64_t> seed;       ///< overrides sampling.seed; none: drawn at admission and reported in the usage
+  std::optional<uint64_t> seed;       ///< overrides sampling.seed; none: drawn by submit and reported in the usage
   std::optional<int64_t> max_tokens;  ///< none: up to max_model_len
   int64_t n = 1;                      ///< answers to the same prompt; they share its pages
   std::vector<std::string> stop;      ///< the answer ends before the first of these
