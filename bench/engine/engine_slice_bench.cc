@@ -45,7 +45,6 @@ Run run(const SliceModel& slice, bool async, int64_t sequences, int64_t prompt, 
   ModelExecutor device(model, slice.pool.get(), sequences);
   CoreOptions options;
   options.limits = {sequences, std::max<int64_t>(512, sequences), kPagePositions};
-  options.max_model_len = config.max_position_embeddings;
   options.vocab_size = config.vocab_size;
   options.geometry = ReplayGeometry::Of(config);
   options.decoder_keep = config.sliding_window + 12;
@@ -54,7 +53,7 @@ Run run(const SliceModel& slice, bool async, int64_t sequences, int64_t prompt, 
   EngineCore core(options, cache.get(), &windows, &device, nullptr, PrefixHasher::Random(), step_clock);
   RequestLimits limits;
   limits.vocab_size = config.vocab_size;
-  limits.max_model_len = options.max_model_len;
+  limits.max_model_len = config.max_position_embeddings;
   limits.max_num_seqs = sequences;
   limits.total_pages = cache->total_pages();
   std::vector<RequestHandle> handles;

@@ -54,7 +54,6 @@ int main(int argc, char** argv) {
   WindowSnapshotPool<CachedWindow> windows(0, 0);
   CoreOptions options;
   options.limits = {sequences, sequences + 2048, 128};
-  options.max_model_len = int64_t{1} << 20;
   options.vocab_size = tokenizer->vocab_size();
   options.geometry = {128, 40, 20, 127 * 40};
   options.decoder_keep = 140;
@@ -62,7 +61,7 @@ int main(int argc, char** argv) {
   EngineCore core(options, cache.get(), &windows, &device, tokenizer, PrefixHasher::Random(), step_clock);
   RequestLimits limits;
   limits.vocab_size = options.vocab_size;
-  limits.max_model_len = options.max_model_len;
+  limits.max_model_len = int64_t{1} << 20;
   limits.max_num_seqs = sequences;
   limits.total_pages = pages;
 

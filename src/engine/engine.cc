@@ -187,7 +187,6 @@ class EngineImpl final : public Engine {
     const ModelConfig& config = loaded_.config();
     CoreOptions core;
     core.limits = {options_.max_num_seqs, options_.max_num_batched_tokens, kPagePositions};
-    core.max_model_len = options_.max_model_len;
     core.eos_token_id = config.eos_token_id;
     core.vocab_size = config.vocab_size;
     core.geometry = ReplayGeometry::Of(config);

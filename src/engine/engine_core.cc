@@ -187,15 +187,12 @@ WaitingView EngineCore::consider(Sequence& s, double now) {
   v.prompt_end = s.length();
   const auto* preempted = std::get_if<Sequence::Preempted>(&s.state);
   if (preempted != nullptr && preempted->hit.has_value()) {
-    admissions_.push_back({&s, preempted->hit->size(), *s.replay, s.request->usage.cache_miss, s.window});
+    admissions_.push_back({&s, preempted->hit->size(), 0, *s.replay, s.request->usage.cache_miss, s.window});
   } else if (s.replay.has_value() && s.replay->mode == ReplayMode::kBounded && s.replay->hit == 0) {
-    admissions_.push_back({&s, 0, *s.replay, s.request->usage.cache_miss, nullptr});  // as it began, so it goes on
+    admissions_.push_back({&s, 0, 0, *s.replay, s.request->usage.cache_miss, nullptr});  // as it began, so it goes on
   } else {
     admissions_.push_back(match(s, now));
-    if (admissions_.back().hit_pages > 0) {
-      v.hit_evictable =
-          cache_->match(std::span(s.keys).first(static_cast<size_t>(admissions_.back().hit_pages)), false).evictable;
-    }
+    v.hit_evictable = admissions_.back().hit_evictable;
   }
   const Admission& a = admissions_.back();
   v.from = a.replay.from;
@@ -224,6 +221,7 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
   } else {
     const PrefixMatch found = cache_->match(std::span(s.keys).first(most), input.mode == ReplayMode::kExact);
     a.hit_pages = found.pages;
+    a.hit_evictable = found.evictable;
     input.hit = found.pages * page;
     input.hit_exact = found.exact;
     a.miss = cache_miss(found.reason);
@@ -400,7 +398,6 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
       ++f.in_flight;
       const std::span<uint8_t* const> own = f.pages.data();
       command.forks.push_back({fork->id, f.place, static_cast<int64_t>(command.pages.size()), f.pages.size(),
-                               s.prompt_tokens % page != 0,
                                s.prompt_tokens % page != 0 ? pages[static_cast<size_t>(s.prompt_tokens / page)] : nullptr});
       command.pages.insert(command.pages.end(), own.begin(), own.end());
     }

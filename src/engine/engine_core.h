@@ -16,7 +16,6 @@ namespace deepinfer {
 /// What the core needs to know, every default filled in.
 struct CoreOptions {
   SchedulerLimits limits;
-  int64_t max_model_len = 0;
   int64_t eos_token_id = 1;
   int64_t vocab_size = 0;
   ReplayGeometry geometry;
@@ -52,8 +51,8 @@ class EngineCore {
   /// Waits for the commands in flight; every open request ends as cancelled.
   ~EngineCore();
 
-  /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any thread
-  /// may call it.
+  /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any
+  /// thread may call it.
   void hash_prompt(ActiveRequest& request) const;
   /// A request that has been checked. `now`: seconds on a clock that never goes back; it orders requests and ends them.
   void submit(std::shared_ptr<ActiveRequest> request, double now);
@@ -81,6 +80,7 @@ class EngineCore {
   struct Admission {
     Sequence* sequence = nullptr;
     int64_t hit_pages = 0;
+    int64_t hit_evictable = 0;  ///< of these, available to others until they are adopted
     ReplayPlan replay;
     CacheMiss miss = CacheMiss::kNone;
     std::shared_ptr<const CachedWindow> window;

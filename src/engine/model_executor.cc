@@ -209,7 +209,7 @@ Status ModelExecutor::run_forks(const StepCommand& command, const StepRows& rows
     s.reset();
     const auto pages =
         std::span(command.pages).subspan(static_cast<size_t>(fork.first_page), static_cast<size_t>(fork.page_count));
-    if (fork.copy_last && page_bytes > 0) std::memcpy(pages.back(), fork.copy_from, page_bytes);
+    if (fork.copy_from != nullptr) std::memcpy(pages.back(), fork.copy_from, page_bytes);
     s.append_pages(pages);
     DI_RETURN_IF_ERROR(s.copy_from(original));
   }

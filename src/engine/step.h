@@ -44,8 +44,7 @@ struct StepFork {
   uint64_t sequence = 0;
   int32_t place = 0;
   int64_t first_page = 0, page_count = 0;  ///< in StepCommand::pages: all pages of the new sequence
-  bool copy_last = false;                  ///< the last page is a copy of `copy_from`
-  const uint8_t* copy_from = nullptr;
+  const uint8_t* copy_from = nullptr;      ///< the last page starts as a copy of this one; nullptr: all are shared
 };
 
 /// The rows of one sequence.

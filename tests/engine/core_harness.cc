@@ -32,7 +32,6 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   if (executor == nullptr) executor_ = std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs);
   CoreOptions options;
   options.limits = {setup.max_num_seqs, setup.max_num_batched_tokens, kPagePositions};
-  options.max_model_len = config.max_position_embeddings;
   options.eos_token_id = config.eos_token_id;
   options.vocab_size = config.vocab_size;
   options.geometry = ReplayGeometry::Of(config);
