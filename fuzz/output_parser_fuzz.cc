@@ -46,6 +46,9 @@ std::vector<ParsedPiece> parse(const ParsingOptions& options, std::string_view t
   return out;
 }
 
+/// Writing an event as JSON and reading it back costs a hundred times what parsing the text does, so there are few of them.
+constexpr size_t kMaxPieces = 24;
+
 void stream(Api api, const ParsingOptions& options, const std::string& text, size_t step) {
   ConvertedRequest request;
   request.api = api;
@@ -55,6 +58,7 @@ void stream(Api api, const ParsingOptions& options, const std::string& text, siz
   request.custom_tool_names = {"apply_patch"};
   const auto stream = make_response_stream(request, {.id = "id", .created = 1}, nullptr);
   Output output;
+  step = std::max(step, text.size() / kMaxPieces + 1);
   for (size_t i = 0; i < text.size();) {
     size_t end = std::min(text.size(), i + step);
     while (end < text.size() && (static_cast<uint8_t>(text[end]) & 0xC0) == 0x80) ++end;
