@@ -91,13 +91,14 @@ class EngineImpl final : public Engine {
       if (queued >= options_.max_queued_requests) {
         ++inbox_->refused;
         return Err(
-            Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
+            Status::Unavailable("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
       }
       active->id = inbox_->next_id++;
       active->stream = std::make_shared<RequestStream>(active->id, active->request.n, [inbox](RequestId id) {
         if (const auto box = inbox.lock()) box->cancel(id);
       });
-      if (active->request.deadline.has_value()) active->deadline = step_clock() + *active->request.deadline;
+      active->submitted = step_clock();
+      if (active->request.deadline.has_value()) active->deadline = active->submitted + *active->request.deadline;
       handle = RequestHandle(active->stream);
       inbox_->submitted.push_back(active);
     }
@@ -113,6 +114,14 @@ class EngineImpl final : public Engine {
     stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
     stats.refused = inbox_->refused;
     return stats;
+  }
+
+  void reset_prefix_cache() override {
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      inbox_->reset_cache = true;
+    }
+    inbox_->news.notify_one();
   }
 
   void shutdown(Shutdown how) override {
@@ -173,6 +182,7 @@ class EngineImpl final : public Engine {
     int64_t refused = 0;
     bool closed = false;
     bool cancel_all = false;
+    bool reset_cache = false;
 
     void cancel(RequestId id) {
       {
@@ -205,20 +215,30 @@ class EngineImpl final : public Engine {
     std::vector<RequestId> cancelled;
     double housekeeping = step_clock();
     while (true) {
-      bool cancel_all = false;
+      bool cancel_all = false, reset_cache = false;
       {
         std::unique_lock lock(inbox_->mutex);
-        const auto something = [&] { return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || inbox_->closed; };
+        const auto something = [&] {
+          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || inbox_->closed || inbox_->reset_cache;
+        };
         if (!core_.busy() && !something())
           inbox_->news.wait_for(lock, std::chrono::duration<double>(kHousekeepingSeconds), something);
         submitted.swap(inbox_->submitted);
         cancelled.swap(inbox_->cancelled);
         cancel_all = inbox_->cancel_all;
+        reset_cache = std::exchange(inbox_->reset_cache, false);
         if (inbox_->closed && submitted.empty() && cancelled.empty() && !core_.busy()) return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = step_clock();
-      for (auto& request : submitted) core_.submit(std::move(request), now);
+      if (reset_cache) {
+        cache_->clear();
+        windows_.clear();
+      }
+      for (auto& request : submitted) {
+        const double when = request->submitted;
+        core_.submit(std::move(request), when);
+      }
       submitted.clear();
       for (const RequestId id : cancelled) core_.end(id, FinishReason::kCancelled);
       cancelled.clear();

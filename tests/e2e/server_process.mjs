@@ -39,6 +39,7 @@ export async function serve(program, ...args) {
   });
   return {
     url,
+    admin: /^admin\s+(\S+)/m.exec(out)?.[1],
     out: () => out,
     err: () => err,
     async stop(signal = 'SIGTERM') {

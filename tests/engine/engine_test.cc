@@ -122,7 +122,7 @@ TEST(Engine, BoundedQueue) {
       handles.push_back(*std::move(handle));
     } else {
       ++refused;
-      ASSERT_EQ(handle.error().code(), StatusCode::kResourceExhausted);
+      ASSERT_EQ(handle.error().code(), StatusCode::kUnavailable);
       ASSERT_NE(handle.error().message().find("max_queued_requests is 100"), std::string::npos);
     }
   }
@@ -182,6 +182,52 @@ TEST(Engine, StopStringsAndChoices) {
   while (const auto output = handle.next()) choices[output->index] += output->text;
   EXPECT_EQ(choices.size(), 4u);
   EXPECT_NE(choices[0], choices[1]);
+}
+
+TEST(Engine, ResetForgetsWhatNobodyUses) {
+  const auto engine = make_engine();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "The fox carried the lamp through the quiet wood. ";
+  Request request = request_of(*engine, text, 4);
+  ASSERT_GT(request.prompt.size(), 256u);
+  request.cache_class = "pinned";
+  const Whole cold = read_all(*engine->submit(request));
+  EXPECT_GT(read_all(*engine->submit(request)).usage.cached_tokens, 0);
+  EXPECT_GT(engine->stats().pages_cached, 0);
+  engine->reset_prefix_cache();
+  const Whole again = read_all(*engine->submit(request));
+  EXPECT_EQ(again.usage.cached_tokens, 0);
+  EXPECT_EQ(again.usage.cache_miss, CacheMiss::kNotCached);
+  EXPECT_EQ(again.tokens, cold.tokens);
+
+  // Requests that run keep their pages, and go on as if nothing had happened.
+  Request long_one = request_of(*engine, text, 300);
+  long_one.replay = ReplayMode::kExact;
+  const Whole undisturbed = read_all(*engine->submit(long_one));
+  RequestHandle running = *engine->submit(long_one);
+  Whole disturbed;
+  while (const auto output = running.next()) {
+    disturbed.tokens.insert(disturbed.tokens.end(), output->tokens.begin(), output->tokens.end());
+    engine->reset_prefix_cache();
+  }
+  EXPECT_EQ(disturbed.tokens, undisturbed.tokens);
+  engine->reset_prefix_cache();
+  engine->shutdown();
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.pages_cached, 0);
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+  EXPECT_EQ(stats.snapshots, 0);
+}
+
+TEST(Engine, RequestsLargerThanTheCacheAreNoFullQueue) {
+  const auto engine = make_engine([](EngineOptions& o) { o.kv_cache_memory = int64_t{1} << 20; });
+  const int64_t positions = engine->stats().pages_total * engine->model().page_tokens;
+  ASSERT_LT(positions, engine->model().max_model_len) << "the cache holds less than one request may have";
+  const auto refused = engine->submit(request_of(*engine, "Hello.", positions));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), StatusCode::kOutOfRange);
+  EXPECT_NE(refused.error().message().find("the KV cache has"), std::string::npos) << refused.error().message();
+  EXPECT_EQ(engine->stats().refused, 0);
 }
 
 TEST(Engine, CreateNamesWhatDoesNotFit) {

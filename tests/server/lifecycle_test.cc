@@ -191,6 +191,31 @@ TEST(Load, FullQueueIs429) {
   EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
+TEST(Load, LargerThanTheCacheIs400) {
+  // However full or empty the queue is: later it would not fit either.
+  TestServerOptions options = endless();
+  options.fake.pages = 4;
+  options.engine.max_num_seqs = 1;
+  options.engine.max_queued_requests = 2;
+  TestServer server(options);
+  const auto too_large = [&](const char* path, const Json& more) {
+    const HttpReply reply = call(server.port(), "POST", path, chat_body("hi", more));
+    EXPECT_EQ(reply.status, 400) << path << reply.body;
+    EXPECT_EQ(reply.header("retry-after"), "");
+    EXPECT_EQ(reply.json()["error"]["type"], "invalid_request_error");
+    EXPECT_NE(reply.body.find("the KV cache has 4 of 128 tokens"), std::string::npos) << reply.body;
+  };
+  too_large("/v1/chat/completions", {{"max_tokens", 600}});
+  too_large("/v1/messages", {{"max_tokens", 600}});
+  RawClient first(server.port()), second(server.port());
+  first.send(stream_request({{"max_tokens", 400}}));
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  second.send(stream_request({{"max_tokens", 400}}));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
+  too_large("/v1/chat/completions", {{"max_tokens", 600}});
+  EXPECT_EQ(server.engine().stats().refused, 0);
+}
+
 TEST(Load, ConcurrencyLimit) {
   TestServerOptions options = endless();
   options.server.max_concurrent_requests = 2;
@@ -250,33 +275,53 @@ TEST(Drain, AfterTheTimeRequestsAreCancelled) {
   waiter.join();
 }
 
-int64_t open_descriptors() {
+/// Entries of a folder of /proc/self: "fd" are the open descriptors, "task" the threads.
+int64_t entries(const char* name) {
   int64_t count = 0;
-  DIR* dir = ::opendir("/proc/self/fd");
+  DIR* dir = ::opendir((std::string("/proc/self/") + name).c_str());
   while (::readdir(dir) != nullptr) ++count;
   ::closedir(dir);
   return count;
 }
 
+// CASES 18: requests of every format, whole and broken off, from clients that stay and clients that leave in every state.
 TEST(Soak, NothingIsLeftBehind) {
   TestServerOptions options = endless(200);
   options.fake.tokens = 20;
+  options.engine.max_num_seqs = 8;  // so that some wait
   TestServer server(options);
   call(server.port(), "GET", "/health");
   ASSERT_TRUE(eventually([&] { return server.application().metrics().connections == 0; }));
-  const int64_t before = open_descriptors();
+  const int64_t descriptors = entries("fd"), threads = entries("task");
+  const std::string messages = R"({"model":"fake","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]})";
+  const std::vector<std::string> requests = {
+      stream_request(),
+      request_text("POST", "/v1/chat/completions", chat_body("hi", {{"n", 2}})),
+      request_text("POST", "/v1/messages", messages),
+      request_text("POST", "/v1/responses", R"({"model":"fake","input":"hi","stream":true})"),
+      request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":9})"),
+      request_text("POST", "/v1/chat/completions", "{\"model\":") + request_text("GET", "/metrics"),
+      request_text("GET", "/nothing")};
+  std::vector<std::unique_ptr<RawClient>> clients(16);
   uint32_t random = 12345;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     random = random * 1664525 + 1013904223;
-    RawClient client(server.port());
-    const std::string request =
-        (random >> 8) % 2 == 0 ? stream_request() : request_text("POST", "/v1/chat/completions", chat_body("hi"));
-    client.send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
-    if ((random >> 16) % 3 == 0) client.read_some(0.02);
-    if ((random >> 20) % 5 == 0) client.reset();
+    auto& client = clients[(random >> 4) % clients.size()];
+    if (client != nullptr && (random >> 20) % 5 == 0) client->reset();
+    if (client != nullptr && (random >> 21) % 5 == 1) client->half_close();
+    client = std::make_unique<RawClient>(server.port());
+    const std::string& request = requests[(random >> 8) % requests.size()];
+    client->send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
+    if ((random >> 16) % 16 == 0) client->read_some(0.02);
   }
-  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 20));
-  EXPECT_EQ(open_descriptors(), before);
+  clients.clear();
+  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 60));
+  EXPECT_EQ(entries("fd"), descriptors);
+  EXPECT_EQ(entries("task"), threads);
+  const EngineStats stats = server.engine().stats();
+  int64_t ended = 0;
+  for (const int64_t count : stats.finished) ended += count;
+  EXPECT_GE(ended, stats.submitted) << "every choice of every request";
   EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hi")).status, 200);
 }
 

@@ -120,6 +120,21 @@ TEST_F(Limits, FiftyMegabytes) {
   EXPECT_EQ(call(server().port(), "POST", "/v1/chat/completions", body).status, 413);
 }
 
+TEST_F(Limits, FiftyMegabytesOfWords) {
+  // More than any context holds: all of it is read and encoded to be counted, while others are served.
+  TestServerOptions options;
+  options.engine.max_model_len = 1000;
+  TestServer big(options);
+  std::string words;
+  while (words.size() < 50'000'000) words += "the quick brown fox ";
+  RawClient client(big.port());
+  client.send(request_text("POST", "/v1/chat/completions", chat_body(words)));
+  EXPECT_EQ(call(big.port(), "POST", "/v1/chat/completions", chat_body("hi", {{"max_tokens", 3}})).status, 200);
+  const HttpReply reply = client.receive(false, 300);
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("maximum context length is 1000 tokens"), std::string::npos) << reply.body.substr(0, 300);
+}
+
 TEST_F(Limits, ManyLargeBodiesAtOnce) {
   TestServerOptions options;
   options.server.max_body_bytes = 1'000'000;
