@@ -63,7 +63,9 @@ std::map<std::string, Family> parse(const std::string& text) {
   return families;
 }
 
-std::map<std::string, Family> metrics_of(const TestServer& server) {
+/// When every request has been counted, which happens after its reply is sent.
+std::map<std::string, Family> metrics_of(TestServer& server) {
+  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 30));
   const HttpReply reply = call(server.port(), "GET", "/metrics");
   EXPECT_TRUE(reply.header("content-type").starts_with("text/plain; version=0.0.4"));
   return parse(reply.body);
@@ -115,8 +117,6 @@ TEST(Metrics, AgreeWithWhatTheClientCounts) {
     ++requests;  // of the engine: two prompts
   }
   EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", "{").status, 400);
-  ASSERT_TRUE(eventually([&] { return server.quiet(); }));
-
   const auto families = metrics_of(server);
   EXPECT_EQ(value(families, "vllm:prompt_tokens_total"), prompt);
   EXPECT_EQ(value(families, "vllm:generation_tokens_total"), completion);
@@ -155,7 +155,8 @@ TEST(Metrics, PartsOfARequestAddUp) {
   two.send(request);
   EXPECT_EQ(one.receive().status, 200);
   EXPECT_EQ(two.receive().status, 200);
-  ASSERT_TRUE(eventually([&] { return server.quiet(); }));
+  one.close();
+  two.close();
   const auto families = metrics_of(server);
   const double queue = sum(families, "vllm:request_queue_time_seconds"),
                prefill = sum(families, "vllm:request_prefill_time_seconds");
@@ -194,7 +195,6 @@ TEST(Metrics, CancelledAndForeign) {
     client.send(testing::request_text("POST", "/v1/chat/completions", chat_body("hi", {{"stream", true}})));
     ASSERT_FALSE(client.read_some(20).empty());
   }
-  ASSERT_TRUE(eventually([&] { return server.quiet(); }));
   const auto families = metrics_of(server);
   EXPECT_EQ(value(families, "deepinfer:foreign_markers_total"), 1);
   EXPECT_EQ(value(families, "vllm:request_success_total", "finished_reason=\"abort\""), 1);
