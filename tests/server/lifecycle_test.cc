@@ -41,14 +41,14 @@ TEST(Disconnect, CancelsStreams) {
   for (const bool reset : {false, true}) {
     RawClient client(server.port());
     client.send(stream_request());
-    ASSERT_FALSE(client.read_some(5).empty());
+    ASSERT_FALSE(client.read_some().empty());
     EXPECT_EQ(running(server), 1);
     if (reset) {
       client.reset();
     } else {
       client.close();
     }
-    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3)) << reset;
+    EXPECT_TRUE(eventually([&] { return server.quiet(); })) << reset;
   }
   EXPECT_EQ(server.application().metrics().disconnects, 2);
   EXPECT_EQ(server.engine().stats().finished[static_cast<size_t>(FinishReason::kCancelled)], 2);
@@ -66,7 +66,7 @@ TEST(Disconnect, CancelsAnswersInOnePiece) {
     client.send(request);
     ASSERT_TRUE(eventually([&] { return running(server) > 0; })) << client.receive().body;
     client.close();
-    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+    EXPECT_TRUE(eventually([&] { return server.quiet(); }));
   }
 }
 
@@ -77,7 +77,7 @@ TEST(Disconnect, IsSeenBehindPipelinedRequests) {
               request_text("GET", "/health"));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   client.close();
-  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
 TEST(Disconnect, WhileWaiting) {
@@ -86,12 +86,12 @@ TEST(Disconnect, WhileWaiting) {
   TestServer server(options);
   RawClient first(server.port());
   first.send(stream_request());
-  ASSERT_FALSE(first.read_some(5).empty());
+  ASSERT_FALSE(first.read_some().empty());
   RawClient second(server.port());
   second.send(stream_request());
   ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
   second.close();
-  EXPECT_TRUE(eventually([&] { return server.engine().stats().waiting == 0; }, 3));
+  EXPECT_TRUE(eventually([&] { return server.engine().stats().waiting == 0; }));
   EXPECT_EQ(running(server), 1);
 }
 
@@ -106,8 +106,8 @@ TEST(Stream, SlowReaderHoldsNothingUp) {
   slow.send(stream_request());
   // The engine goes on without the reader, and others are served.
   EXPECT_EQ(call(server.port(), "GET", "/health").status, 200);
-  EXPECT_TRUE(eventually([&] { return running(server) == 0; }, 30));
-  const HttpReply reply = slow.receive(false, 60);
+  EXPECT_TRUE(eventually([&] { return running(server) == 0; }));
+  const HttpReply reply = slow.receive();
   EXPECT_TRUE(reply.complete);
   int64_t tokens = 0;
   for (const auto& event : testing::parse_sse(reply.body)) {
@@ -129,7 +129,7 @@ TEST(Stream, WhoNeverReadsIsLeft) {
   ::setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   client.send(stream_request({{"max_tokens", 300'000}, {"n", 8}}));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
-  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 20));
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
 TEST(Stream, PingsWhileNothingComes) {
@@ -159,12 +159,12 @@ TEST(Stream, TokensArriveAsTheyAreMade) {
   int pieces = 0;
   std::string text;
   while (text.find("[DONE]") == std::string::npos) {
-    const std::string piece = client.read_some(5);
+    const std::string piece = client.read_some();
     ASSERT_FALSE(piece.empty());
     text += piece;
     ++pieces;
   }
-  EXPECT_GE(pieces, 8);
+  EXPECT_GE(pieces, 3) << "not all at once, however seldom this thread gets to run";
 }
 
 TEST(Load, FullQueueIs429) {
@@ -233,7 +233,7 @@ TEST(Load, ConcurrencyLimit) {
 
 TEST(Drain, RunningRequestsFinish) {
   TestServerOptions options = endless(40);
-  options.fake.tokens = 40;
+  options.fake.tokens = 120;  // three seconds, in which the rest of the test has its place
   options.server.admin_port = 0;
   TestServer server(options);
   RawClient idle(server.port()), busy(server.port());
@@ -243,7 +243,7 @@ TEST(Drain, RunningRequestsFinish) {
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   std::thread waiter([&] { server.server().wait(); });
   EXPECT_EQ(call(server.server().admin_port(), "POST", "/drain").status, 200);
-  EXPECT_TRUE(idle.ended(2));
+  EXPECT_TRUE(idle.ended());
   const HttpReply refused = call(server.port(), "POST", "/v1/chat/completions", chat_body("hi"));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.header("retry-after"), "1");
@@ -315,7 +315,7 @@ TEST(Soak, NothingIsLeftBehind) {
     if ((random >> 16) % 16 == 0) client->read_some(0.02);
   }
   clients.clear();
-  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 60));
+  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }));
   EXPECT_EQ(entries("fd"), descriptors);
   EXPECT_EQ(entries("task"), threads);
   const EngineStats stats = server.engine().stats();
