@@ -103,6 +103,30 @@ TEST_F(Limits, BodySize) {
   EXPECT_EQ(call(server().port(), "POST", "/v1/messages", large).json()["type"], "error");
 }
 
+TEST_F(Limits, WhatStandsAroundChunks) {
+  const std::string chunked = "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  refused(chunked + "1;" + std::string(200'000, 'e') + "\r\n{\r\n0\r\n\r\n", 400);
+  refused(chunked + std::string(200'000, '0') + "1\r\n{\r\n0\r\n\r\n", 400);
+  std::string trailers = chunked + "1\r\n{\r\n0\r\n";
+  for (int i = 0; i < 20'000; ++i) trailers += "A" + std::to_string(i) + ": 1\r\n";
+  refused(trailers + "\r\n", 400);
+  // Empty lines are no request, however many come.
+  std::string lines;
+  for (int i = 0; i < 10'000; ++i) lines += "\r\n";
+  refused(lines, 400);
+}
+
+TEST_F(Limits, DuplicateKeys) {
+  // The last one counts, in every parser of the server, so that nothing behind another can be smuggled past a check.
+  const std::string twice =
+      R"({"model":"other","max_tokens":1,"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"model":"fake"})";
+  const HttpReply reply = call(server().port(), "POST", "/v1/chat/completions", twice);
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.json()["usage"]["completion_tokens"], 2);
+  const std::string wrong = R"({"model":"fake","messages":[{"role":"user","content":"hi"}],"model":"other"})";
+  EXPECT_EQ(call(server().port(), "POST", "/v1/chat/completions", wrong).status, 404);
+}
+
 TEST_F(Limits, FiftyMegabytes) {
   TestServerOptions options;
   options.fake.tokens = 3;
