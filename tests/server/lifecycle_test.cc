@@ -284,6 +284,26 @@ int64_t entries(const char* name) {
   return count;
 }
 
+// What its loops hold must not hold the loops: an event loop that stays costs descriptors.
+TEST(Server, TakesItsLoopsWithIt) {
+  { const TestServer warm; }
+  const int64_t descriptors = entries("fd"), threads = entries("task");
+  for (int i = 0; i < 30; ++i) {
+    TestServerOptions options = endless(0);
+    if (i % 3 == 2) options.server.host = "not-an-address";  // it ends before its threads have begun
+    try {
+      TestServer server(options);
+      RawClient client(server.port());
+      client.send(stream_request({{"n", 4}}));
+      if (i % 3 == 1) client.read_some();
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(i % 3, 2);
+    }
+  }
+  EXPECT_EQ(entries("fd"), descriptors);
+  EXPECT_EQ(entries("task"), threads);
+}
+
 // CASES 18: requests of every format, whole and broken off, from clients that stay and clients that leave in every state.
 TEST(Soak, NothingIsLeftBehind) {
   TestServerOptions options = endless(200);
