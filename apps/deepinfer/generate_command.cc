@@ -168,7 +168,8 @@ Result<Request> make_request(const GenerateOptions& options, const Engine& engin
     if (options.think) {
       output.start_after = engine.tokenizer()->added_token(kEndThinkToken);
       if (!output.start_after.has_value())
-        return Err(Status::NotFound("the tokenizer has no added token \"{}\", behind which the form would begin", kEndThinkToken));
+        return Err(
+            Status::NotFound("the tokenizer has no added token \"{}\", behind which the form would begin", kEndThinkToken));
     }
     request.structured_output = std::move(output);
   }
@@ -341,8 +342,8 @@ void add_sampling_options(CLI::App& command, GenerateOptions& o) {
 }
 
 void add_form_options(CLI::App& command, GenerateOptions& o) {
-  CLI::Option* schema =
-      command.add_option("--json-schema", o.json_schema, "JSON that this JSON Schema allows; @FILE reads it")->type_name("SCHEMA");
+  CLI::Option* schema = command.add_option("--json-schema", o.json_schema, "JSON that this JSON Schema allows; @FILE reads it")
+                            ->type_name("SCHEMA");
   CLI::Option* object = command.add_flag("--json-object", o.json_object, "Any JSON object");
   CLI::Option* regex =
       command.add_option("--regex", o.regex, "Text that this regular expression matches; @FILE reads it")->type_name("PATTERN");

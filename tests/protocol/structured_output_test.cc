@@ -95,10 +95,10 @@ TEST(StructuredOutput, SchemasOfEveryFormat) {
     return Json{{"output_config", {{"format", format}}}};
   };
   const Json none = Json::object(), strict{{"strict", true}}, loose{{"strict", false}};
-  for (const Case& c : {Case{Api::kChat, chat(none), chat(strict), chat(loose)},
-                        Case{Api::kCompletions, chat(none), chat(strict), chat(loose)},
-                        Case{Api::kResponses, responses(none), responses(strict), responses(loose)},
-                        Case{Api::kMessages, messages(none), messages(strict), messages(loose)}}) {
+  for (const Case& c :
+       {Case{Api::kChat, chat(none), chat(strict), chat(loose)}, Case{Api::kCompletions, chat(none), chat(strict), chat(loose)},
+        Case{Api::kResponses, responses(none), responses(strict), responses(loose)},
+        Case{Api::kMessages, messages(none), messages(strict), messages(loose)}}) {
     const auto form = form_of(c.api, c.with);
     EXPECT_EQ(spec_of<grammar::JsonSchemaSpec>(form).schema, kSchemaText);
     EXPECT_TRUE(spec_of<grammar::JsonSchemaSpec>(form).strict) << "nothing is dropped in silence";
@@ -134,7 +134,8 @@ TEST(StructuredOutput, FieldsOfVllmInEveryFormat) {
     EXPECT_EQ(spec_of<grammar::ChoiceSpec>(form_of(api, {{"guided_choice", {"x"}}})).choices, std::vector<std::string>{"x"});
     const std::string name = std::string(api_name(api));
     const auto error = [&](const Json& fields) { return error_of(api, {{"structured_outputs", fields}}); };
-    EXPECT_EQ(error(Json::object()), "structured_outputs: one of json, regex, choice, grammar and json_object is required") << name;
+    EXPECT_EQ(error(Json::object()), "structured_outputs: one of json, regex, choice, grammar and json_object is required")
+        << name;
     EXPECT_EQ(error({{"regex", "a"}, {"json", kSchema}}),
               "structured_outputs.regex: excludes structured_outputs.json: one format at a time");
     EXPECT_EQ(error({{"structural_tag", "x"}}), "structured_outputs.structural_tag: is not supported");
@@ -199,17 +200,17 @@ TEST(StructuredOutput, ToolsOfEveryFormat) {
     const DsmlSpec& both = spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"structured_outputs", format}}));
     EXPECT_EQ(both.mode, DsmlSpec::Mode::kAuto);
     EXPECT_EQ(both.answer, grammar::AnswerSpec(grammar::RegexSpec{"a+"}));
-    const DsmlSpec& calls = spec_of<DsmlSpec>(
-        form_of(api, {{"tools", plain}, {"structured_outputs", format}, {"tool_choice", required(api)}}));
+    const DsmlSpec& calls =
+        spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"structured_outputs", format}, {"tool_choice", required(api)}}));
     EXPECT_FALSE(calls.answer.has_value());
     GenerationPolicy old = policy();
     old.version = ModelVersion::kV4;
     EXPECT_TRUE(spec_of<DsmlSpec>(form_of(api, {{"tools", strict}}, old)).v4);
   }
   const Json two = Json::array({tool(Api::kChat, "f", true), tool(Api::kChat, "g", true)});
-  const auto named = form_of(Api::kChat, {{"tools", two},
-                                          {"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}},
-                                          {"parallel_tool_calls", false}});
+  const auto named = form_of(
+      Api::kChat,
+      {{"tools", two}, {"tool_choice", {{"type", "function"}, {"function", {{"name", "g"}}}}}, {"parallel_tool_calls", false}});
   ASSERT_EQ(spec_of<DsmlSpec>(named).tools.size(), 1u);
   EXPECT_EQ(spec_of<DsmlSpec>(named).tools[0].name, "g");
   EXPECT_FALSE(spec_of<DsmlSpec>(named).parallel);
