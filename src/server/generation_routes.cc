@@ -85,6 +85,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   setup.streaming = request.stream;
   setup.stream = std::move(stream);
   setup.handles.push_back(handle);
+  setup.format_field = structured_output_field(request);
   setup.arrival = arrival;
   setup.metrics = &metrics_;
   if (api == Api::kResponses) {
@@ -126,6 +127,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
     handles.list.push_back(std::move(handle));
   }
   setup.handles = handles.release();
+  setup.format_field = request.response_format.field;
   setup.arrival = arrival;
   setup.metrics = &metrics_;
   return std::make_unique<Generation>(std::move(setup));
