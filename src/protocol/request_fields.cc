@@ -326,6 +326,9 @@ ApiResult<ConvertedRequest> finish_request(ConvertedRequest request, const Conve
     const bool open_reasoning = c.thinking && paired && last.content.empty() && last.reasoning.has_value();
     p.reasoning_initial_stage = open_reasoning ? ReasoningStage::kReasoning : ReasoningStage::kContent;
     p.tool_call_initial_stage = false;
+    // The answer goes on inside the JSON: there is no fence to look for, and its first bracket is not where it begins.
+    if (!last.content.empty() && options.structured_output == ConversionOptions::StructuredOutput::kKeep)
+      p.parse_json_output = false;
   }
   return request;
 }

@@ -370,9 +370,7 @@ TEST(RequestCheck, TheSameRequestCanBeSubmittedAgain) {
   EXPECT_EQ(second->max_tokens, first->max_tokens);
 }
 
-StructuredOutput regex_form(std::string pattern) {
-  return {.form = grammar::RegexSpec{std::move(pattern)}, .start_after = {}, .prefix = {}};
-}
+StructuredOutput regex_form(std::string pattern) { return {.form = grammar::RegexSpec{std::move(pattern)}}; }
 
 TEST(RequestCheck, StructuredOutput) {
   const auto with = [](std::function<void(StructuredOutput&)> change) {
