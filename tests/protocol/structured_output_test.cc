@@ -62,12 +62,12 @@ std::string error_of(Api api, const Json& more) {
   return request.has_value() ? "" : request.error().message;
 }
 
+/// By value: forms are temporaries.
 template <typename Spec>
-const Spec& spec_of(const std::optional<StructuredOutput>& form) {
-  static const Spec none{};
+Spec spec_of(const std::optional<StructuredOutput>& form) {
   if (form.has_value() && std::holds_alternative<Spec>(form->form)) return std::get<Spec>(form->form);
   ADD_FAILURE() << "another form, or none";
-  return none;
+  return {};
 }
 
 const Json kSchema{{"type", "object"}, {"properties", {{"zebra", {{"type", "string"}}}, {"ant", {{"type", "integer"}}}}}};
