@@ -230,7 +230,9 @@ TEST(Endpoints, Metrics) {
         "vllm:request_success_total{model_name=\"fake\",finished_reason=\"stop\"} 1\n",
         "vllm:time_to_first_token_seconds_count{model_name=\"fake\"} 1\n",
         "vllm:e2e_request_latency_seconds_count{model_name=\"fake\"} 1\n", "vllm:prefix_cache_queries_total",
-        "vllm:prefix_cache_hits_total", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting",
+        "vllm:prefix_cache_hits_total", "vllm:spec_decode_num_drafts_total{model_name=\"fake\"} 0\n",
+        "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"fake\",position=\"0\"} 0\n", "vllm:kv_cache_usage_perc", "vllm:num_requests_waiting",
         "route=\"/v1/chat/completions\",status=\"200\"} 1\n"})
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   // Every line is a comment or NAME{LABELS} NUMBER.

@@ -27,6 +27,8 @@ Json engine_json(const EngineOptions& o) {
               {"replay", replay_mode_name(o.replay)},
               {"decoder_replay", decoder_replay_name(o.decoder_replay)},
               {"decoder_keep_tokens", o.decoder_keep_tokens},
+              {"speculation", speculation_mode_name(o.speculation)},
+              {"num_speculative_tokens", o.num_speculative_tokens},
               {"async_scheduling", o.async_scheduling},
               {"max_queued_requests", o.max_queued_requests}};
 }
