@@ -62,10 +62,39 @@ void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   request->sequences.push_back(sequence->id);
   if (request->prompt_keys.empty()) hash_prompt(*request);
   sequence->keys = std::move(request->prompt_keys);
-  waiting_.emplace(request->due, sequence->id);
+  if (request->request.structured_output.has_value() && request->form == nullptr) {
+    sequence->state = Sequence::Preparing{};
+    ++preparing_;
+  } else {
+    waiting_.emplace(request->due, sequence->id);
+  }
   sequences_.emplace(sequence->id, std::move(sequence));
   ++stats_.submitted;
   requests_.emplace(request->id, std::move(request));
+}
+
+void EngineCore::prepared(RequestId id, FormResult form) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  ActiveRequest& request = *it->second;
+  Sequence& s = at(request.sequences.front());
+  DI_CHECK(std::holds_alternative<Sequence::Preparing>(s.state), "request {} does not wait for its form", id);
+  if (!form) {
+    Output output = start_output(s);
+    output.error = form.error();
+    finish(s, FinishReason::kError, std::move(output));
+    return;
+  }
+  request.form = *std::move(form);
+  request.stream->set_prepared(request.form->grammar->ignored());
+  --preparing_;
+  s.state = Sequence::Waiting{};
+  waiting_.emplace(request.due, s.id);
+}
+
+std::optional<double> EngineCore::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
 }
 
 void EngineCore::extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const {
@@ -91,7 +120,7 @@ void EngineCore::turn(double now) {
   const bool planned = in_flight_.size() < depth && plan_and_submit(now);
   if (!in_flight_.empty() && (!planned || in_flight_.size() == depth)) {
     commit(now);
-  } else if (!planned && in_flight_.empty() && !sequences_.empty()) {
+  } else if (!planned && in_flight_.empty() && busy()) {
     reclaim(now);
   }
 }
@@ -136,10 +165,7 @@ bool EngineCore::plan_and_submit(double now) {
   const double end = measure();
   if (recorder_ && submitted)
     recorder_({EngineSpan::Kind::kPlan, in_flight_.back()->command.number, start, end, plan_.row_count()});
-  const double took = end - start;
-  stats_.plan.total += took;
-  stats_.plan.max = std::max(stats_.plan.max, took);
-  ++stats_.plan.count;
+  stats_.plan.add(end - start);
   return submitted;
 }
 
@@ -313,6 +339,7 @@ std::shared_ptr<DeviceSequence> EngineCore::new_device_sequence(const Sequence& 
                 .position = s.prompt_tokens + s.request->max_tokens};
   auto device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size, std::move(end));
   device->sampler.add_prompt(request.prompt);
+  if (s.request->form != nullptr) device->constraint.emplace(s.request->form);
   return device;
 }
 

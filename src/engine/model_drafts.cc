@@ -8,6 +8,7 @@ namespace deepinfer {
 
 Status ModelExecutor::draft(const StepCommand& command) {
   draft_sequences_.clear();
+  drafts_in_form_.clear();
   draft_width_ = 0;
   for (size_t i = 0; i < command.rows.size(); ++i) {
     const StepRows& rows = command.rows[i];
@@ -22,11 +23,13 @@ Status ModelExecutor::draft(const StepCommand& command) {
     drafting_.push_back(i);
     offers_.push_back({.most = most, .confidences = {}, .chosen = 0});
     draft_sequences_.push_back({&s, rows.device->last});
+    drafts_in_form_.push_back(0);
     draft_width_ = std::max(draft_width_, most);
   }
   if (offers_.empty()) return Status::Ok();
   const auto count = offers_.size();
   const auto width = static_cast<size_t>(draft_width_);
+  draft_masks_.resize(static_cast<size_t>(pool_->size()) * static_cast<size_t>((model_->config().vocab_size + 31) / 32));
   const auto drafted = model_->draft(
       draft_sequences_, draft_width_,
       [&](int64_t k, std::span<float> logits, std::span<int32_t> tokens) { pick_drafts(command, k, logits, tokens); });
@@ -38,8 +41,9 @@ Status ModelExecutor::draft(const StepCommand& command) {
   for (size_t o = 0; o < count; ++o) {
     const StepRows& r = command.rows[drafting_[o]];
     const auto tokens = std::span(draft_tokens_).subspan(o * width, static_cast<size_t>(offers_[o].most));
-    // The samplers counted the drafts as they were drawn.
+    // The samplers counted the drafts as they were drawn, and the forms took them.
     for (size_t k = tokens.size(); k > 0; --k) r.device->sampler.remove_output(tokens[k - 1]);
+    if (r.device->constraint.has_value()) r.device->constraint->rollback(drafts_in_form_[o]);
     offers_[o].confidences = std::span<const float>(draft_confidences_).subspan(o * width, tokens.size());
     if (replace_drafts_) {
       replace_drafts_(r.sequence, live_[drafting_[o]].first + 1, tokens,
@@ -56,13 +60,21 @@ Status ModelExecutor::draft(const StepCommand& command) {
 /// the two meet most often (spec/sampling §5).
 void ModelExecutor::pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens) {
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  pool_->run(static_cast<int64_t>(tokens.size()), [&](int64_t i, int) {
+  const size_t words = (vocab + 31) / 32;
+  pool_->run(static_cast<int64_t>(tokens.size()), [&](int64_t i, int thread) {
     const auto o = static_cast<size_t>(i);
     if (k >= offers_[o].most) return;  // what is there stays: nobody reads it
     const size_t at = drafting_[o];
     DeviceSequence& device = *command.rows[at].device;
-    tokens[o] = device.sampler.sample(logits.subspan(o * vocab, vocab), live_[at].first + 1 + k);
+    std::span<uint32_t> mask;
+    // Behind the end of a form there is nothing to draw: the draft there is as good as any, and is never reached.
+    if (device.constraint.has_value() && !device.constraint->ended()) {
+      mask = std::span(draft_masks_).subspan(static_cast<size_t>(thread) * words, words);
+      device.constraint->fill_mask(mask);
+    }
+    tokens[o] = device.sampler.sample(logits.subspan(o * vocab, vocab), live_[at].first + 1 + k, mask);
     device.sampler.add_output(tokens[o]);
+    if (!mask.empty() && device.constraint->accept(tokens[o])) ++drafts_in_form_[o];
   });
 }
 

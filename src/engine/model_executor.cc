@@ -8,10 +8,18 @@ namespace deepinfer {
 
 double step_clock() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+namespace {
+
+/// Masks take microseconds, and the backend's threads help once the forward pass is over: a few threads are enough.
+int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
+
+}  // namespace
+
 ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts)
     : model_(model),
       pool_(pool),
       states_(static_cast<size_t>(places)),
+      mask_threads_(mask_thread_count(), places),
       scratch_(static_cast<size_t>(pool->size())),
       policy_(drafts) {
   thread_ = std::thread([this] { work(); });
@@ -92,8 +100,10 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
     if (!result.status.ok()) return;
   }
   const double drafted = step_clock();
+  start_masks(command);
   const auto output = forward(command, result);
   if (!output) {
+    mask_threads_.finish();
     result.status = output.error();
     return;
   }
@@ -101,6 +111,7 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   result.rows = static_cast<int64_t>(tokens_.size());
   prompt_logprobs(command, *output, result);
   draw(command, *output, result);
+  finish_masks(result);
   result.status = settle_drafts(command, kind, result);
   if (!result.status.ok()) return;
   if (!prompts && decoding > 0) {
@@ -188,6 +199,46 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const Step
   return model_->forward(batch);
 }
 
+/// Masks of the rows that draw, drafts among them: they are known before the forward pass begins.
+void ModelExecutor::start_masks(const StepCommand& command) {
+  const size_t words = static_cast<size_t>(model_->config().vocab_size + 31) / 32;
+  mask_rows_.clear();
+  draw_mask_.clear();
+  draw_order_.clear();
+  size_t rows = 0;
+  for (size_t i = 0; i < command.draws.size(); ++i) {
+    const LiveRows& live = live_[draw_rows_[i]];
+    DeviceSequence& device = *command.draws[i].device;
+    const bool masked = device.constraint.has_value() && live.count > 0;
+    if (!masked) draw_order_.push_back(static_cast<int64_t>(i));
+    draw_mask_.push_back(masked ? static_cast<int64_t>(mask_rows_.size()) : -1);
+    if (!masked) continue;
+    std::span<const int32_t> drafts;
+    if (live.drafts > 0) {
+      drafts = std::span<const int32_t>(draft_tokens_)
+                   .subspan(static_cast<size_t>(live.offer * draft_width_), static_cast<size_t>(live.drafts));
+    }
+    mask_rows_.push_back({.constraint = &*device.constraint, .drafts = drafts, .masks = {}, .seconds = 0});
+    rows += 1 + drafts.size();
+  }
+  if (mask_rows_.empty()) return;
+  for (size_t i = 0; i < draw_mask_.size(); ++i) {
+    if (draw_mask_[i] >= 0) draw_order_.push_back(static_cast<int64_t>(i));
+  }
+  masks_.resize(std::max(masks_.size(), rows * words));
+  size_t at = 0;
+  for (MaskRow& row : mask_rows_) {
+    row.masks = std::span(masks_).subspan(at * words, (1 + row.drafts.size()) * words);
+    at += 1 + row.drafts.size();
+  }
+  mask_threads_.start(mask_rows_);
+}
+
+void ModelExecutor::finish_masks(StepResult& result) {
+  mask_threads_.finish();
+  for (const MaskRow& row : mask_rows_) result.masks.add(row.seconds);
+}
+
 namespace {
 
 PositionLogprobs position_logprobs(std::span<const float> logits, int32_t token, int64_t top) {
@@ -211,26 +262,45 @@ void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, S
   }
   result.tokens.resize(static_cast<size_t>(tokens));
   result.logprobs.resize(static_cast<size_t>(logprobs));
+  std::atomic<double> waited = 0;
   pool_->run(static_cast<int64_t>(command.draws.size()), [&](int64_t i, int thread) {
-    const auto at = static_cast<size_t>(i);
+    const auto at = static_cast<size_t>(draw_order_[static_cast<size_t>(i)]);
     const LiveRows& live = live_[draw_rows_[at]];
-    if (live.count > 0)
-      draw_tokens(command.draws[at], live, output.logits, scratch_[static_cast<size_t>(thread)], result.draws[at], result);
+    if (live.count == 0) return;
+    std::span<const uint32_t> masks;
+    if (draw_mask_[at] >= 0) {
+      const double start = step_clock();
+      mask_threads_.wait(static_cast<size_t>(draw_mask_[at]));
+      waited += step_clock() - start;
+      masks = mask_rows_[static_cast<size_t>(draw_mask_[at])].masks;
+    }
+    draw_tokens(command.draws[at], live, output.logits, masks, scratch_[static_cast<size_t>(thread)], result.draws[at], result);
   });
+  result.mask_wait = waited;
 }
 
 /// Sample and match (dspark.md §6, rule B): each row's token is the very one that plain decoding draws there, from the same
 /// logits, noise, mask and counts; the next row counts only if its input turns out to be that token.
 void ModelExecutor::draw_tokens(const StepDraw& draw, const LiveRows& live, std::span<const float> logits,
-                                std::vector<float>& scratch, DrawResult& drawn, StepResult& result) {
+                                std::span<const uint32_t> masks, std::vector<float>& scratch, DrawResult& drawn,
+                                StepResult& result) {
   DeviceSequence& device = *draw.device;
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
+  const size_t words = (vocab + 31) / 32;
   for (int64_t j = 0; j <= live.drafts; ++j) {
     const auto row = logits.subspan(static_cast<size_t>(live.draw_logits + j) * vocab, vocab);
-    // Samplers change logits in place, and several may draw from one row.
-    scratch.assign(row.begin(), row.end());
     const int64_t position = live.first + live.count + j;
-    const int32_t token = device.sampler.sample(scratch, position);
+    const auto mask = masks.empty() ? masks : masks.subspan(static_cast<size_t>(j) * words, words);
+    int32_t token = -1;
+    if (const auto only = only_token(mask)) {
+      token = *only;  // what any sampling would draw
+    } else {
+      // Samplers change logits in place, and several may draw from one row.
+      scratch.assign(row.begin(), row.end());
+      token = device.sampler.sample(scratch, position, mask);
+    }
+    if (device.constraint.has_value())
+      DI_CHECK(device.constraint->accept(token), "token {} was drawn under a mask without it", token);
     device.sampler.add_output(token);
     device.last = token;
     device.ended = device.end.at_token(token) || position + 1 >= device.end.position;

@@ -11,6 +11,7 @@
 
 #include "base/thread_pool.h"
 #include "engine/draft_policy.h"
+#include "engine/mask_threads.h"
 #include "engine/step.h"
 #include "model/model.h"
 
@@ -67,9 +68,11 @@ class ModelExecutor final : public Executor {
   Status draft(const StepCommand& command);
   void pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens);
   Result<StepOutput> forward(const StepCommand& command, const StepResult& result);
+  void start_masks(const StepCommand& command);
+  void finish_masks(StepResult& result);
   void draw(const StepCommand& command, const StepOutput& output, StepResult& result);
-  void draw_tokens(const StepDraw& draw, const LiveRows& rows, std::span<const float> logits, std::vector<float>& scratch,
-                   DrawResult& drawn, StepResult& result);
+  void draw_tokens(const StepDraw& draw, const LiveRows& rows, std::span<const float> logits, std::span<const uint32_t> masks,
+                   std::vector<float>& scratch, DrawResult& drawn, StepResult& result);
   Status settle_drafts(const StepCommand& command, DraftPolicy::Kind kind, StepResult& result);
   void prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result);
   SequenceState& state(int32_t place);
@@ -80,8 +83,13 @@ class ModelExecutor final : public Executor {
   // Of the step that runs.
   std::vector<int32_t> tokens_, logit_rows_;
   std::vector<StepSequence> sequences_;
-  std::vector<LiveRows> live_;               ///< per StepRows
-  std::vector<size_t> draw_rows_;            ///< per draw: its StepRows
+  std::vector<LiveRows> live_;       ///< per StepRows
+  std::vector<size_t> draw_rows_;    ///< per draw: its StepRows
+  std::vector<uint32_t> masks_;      ///< of the constrained draws, one after the other
+  std::vector<MaskRow> mask_rows_;   ///< one per constrained draw
+  std::vector<int64_t> draw_order_;  ///< draws without a mask first
+  std::vector<int64_t> draw_mask_;   ///< per draw: its entry of mask_rows_, or -1
+  MaskThreads mask_threads_;
   std::vector<std::vector<float>> scratch_;  ///< per thread: logits that a sampler may change
   // Speculative decoding.
   DraftPolicy policy_;
@@ -90,7 +98,9 @@ class ModelExecutor final : public Executor {
   std::vector<size_t> drafting_;  ///< per offer: its StepRows
   std::vector<DraftSequence> draft_sequences_;
   std::vector<DraftOffer> offers_;
-  std::vector<int32_t> draft_tokens_;  ///< [offers, draft_width_]
+  std::vector<int64_t> drafts_in_form_;  ///< per offer: drafts that its form has taken
+  std::vector<uint32_t> draft_masks_;    ///< [threads, words]
+  std::vector<int32_t> draft_tokens_;    ///< [offers, draft_width_]
   std::vector<float> draft_confidences_;
   std::vector<DraftContext> contexts_;
   int64_t draft_width_ = 0;

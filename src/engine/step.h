@@ -6,11 +6,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "deepinfer/engine.h"
 #include "deepinfer/logprobs.h"
 #include "deepinfer/status.h"
+#include "engine/output_constraint.h"
 #include "engine/replay_plan.h"
 #include "model/window_snapshot.h"
 #include "sampling/sampler.h"
@@ -37,8 +40,9 @@ struct DeviceSequence {
       : sampler(std::move(params), vocab_size), end(std::move(answer_end)) {}
   Sampler sampler;
   AnswerEnd end;
-  int32_t last = 0;    ///< the token drawn last
-  bool ended = false;  ///< by `end`: rows that were planned before the host knew are left out
+  std::optional<OutputConstraint> constraint;  ///< none: the answer is free
+  int32_t last = 0;                            ///< the token drawn last
+  bool ended = false;                          ///< by `end`: rows that were planned before the host knew are left out
 };
 
 /// A window snapshot with what a request has to know before it uses it.
@@ -127,6 +131,8 @@ struct StepResult {
   int64_t rows = 0;           ///< that ran, drafts included
   int64_t draft_rows = 0;     ///< drafts that are worth planning for a step like this one
   double begin = 0, end = 0;  ///< device clock, seconds
+  StepTimes masks;            ///< one per draw of a constrained answer
+  double mask_wait = 0;       ///< seconds that draws waited for masks after the forward pass
 
   void clear() {
     status = Status::Ok();
@@ -139,6 +145,8 @@ struct StepResult {
     row_layers = 0;
     rows = 0;
     draft_rows = 0;
+    masks = {};
+    mask_wait = 0;
   }
 };
 

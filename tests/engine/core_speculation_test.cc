@@ -382,5 +382,81 @@ TEST(CoreSpeculation, PromptLogprobs) {
   expect_same(h.answers(id)[0], want, "prompt log-probs");
 }
 
+// CASES 16: every kind of form, masked row by row, with drafts that keep it, drafts that break it, and the end inside a block.
+TEST(CoreSpeculation, Forms) {
+  using namespace grammar;
+  const auto form = [](GrammarSpec spec) { return StructuredOutput{.form = std::move(spec), .start_after = {}, .prefix = {}}; };
+  const JsonSchemaSpec schema{R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
+    "n": {"type": "integer", "minimum": 0, "maximum": 999}, "kind": {"enum": ["fox", "lamp", 3]}},
+    "required": ["name", "n", "kind"], "additionalProperties": false})"};
+  const int32_t think_end = *nano_model().tokenizer->added_token("</think>");
+  std::vector<Request> requests;
+  const auto add = [&](StructuredOutput output, float temperature, int64_t max_tokens = 120) {
+    const auto seed = static_cast<uint64_t>(300 + requests.size());
+    Request r = make_request(story_prompt(30 + 9 * static_cast<int64_t>(requests.size()), seed), max_tokens, seed);
+    r.sampling.temperature = temperature;
+    r.ignore_eos = false;
+    r.skip_special_tokens = false;
+    r.structured_output = std::move(output);
+    requests.push_back(std::move(r));
+  };
+  for (const float temperature : {0.0f, 1.0f}) {
+    add(form(schema), temperature);
+    add(form(JsonObjectSpec{}), temperature, 40);
+    add(form(ChoiceSpec{{"yes", "no", "perhaps"}}), temperature);
+    add(form(RegexSpec{"[0-9]{2,5}(\\.[0-9]{1,3})?"}), temperature);
+    add(form(EbnfSpec{"root ::= (\"fox\" | \"lamp\") (\", \" root)?"}), temperature, 60);
+    for (int i = 0; i < 3; ++i) {  // thinking ends by itself, somewhere in a block
+      StructuredOutput thinking = form(schema);
+      thinking.start_after = think_end;
+      add(thinking, temperature, 200);
+      requests.back().sampling.logit_bias = {{think_end, 9.0f + static_cast<float>(i)}};
+    }
+    add(form(schema), temperature);
+    requests.back().sampling.repetition_penalty = 1.2f;
+    requests.back().sampling.min_tokens = 30;
+    requests.back().sampling.top_p = 0.9f;
+  }
+  std::vector<Answer> want;
+  for (const Request& r : requests) want.push_back(run_alone(r)[0]);
+  for (const std::string drafts : {"own", "true", "wrong", "random", "variable"}) {
+    for (const bool async : {true, false}) {
+      Random random(5);
+      CoreSetup setup = speculating(drafts == "variable" ? Mode::kVariable : Mode::kFixed);
+      setup.async = async;
+      if (drafts != "own" && drafts != "variable") {
+        setup.replace_drafts = [&](uint64_t sequence, int64_t position, std::span<int32_t> tokens, std::span<float>) {
+          const Request& r = requests.at(sequence - 1);
+          const auto right = drafts == "true" ? int64_t{9} : drafts == "wrong" ? 0 : random.below(6);
+          for (size_t k = 0; k < tokens.size(); ++k) {
+            const size_t at = static_cast<size_t>(position) - r.prompt.size() + k;
+            const auto& truth = want[sequence - 1].tokens;
+            // Random ones may well keep the form for a while and then break it.
+            if (static_cast<int64_t>(k) < right && at < truth.size())
+              tokens[k] = truth[at];
+            else
+              tokens[k] = static_cast<int32_t>(random.below(3) == 0 ? think_end : random.between(0, 4000));
+          }
+        };
+      }
+      CoreHarness h(setup);
+      std::vector<RequestId> ids;
+      for (const Request& r : requests) ids.push_back(h.submit(r));
+      int turn = 0;
+      while (h.core().busy()) {
+        h.turn();
+        if (++turn == 9) {
+          for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+        }
+      }
+      for (size_t i = 0; i < ids.size(); ++i)
+        ASSERT_NO_FATAL_FAILURE(expect_same(h.answers(ids[i])[0], want[i], fmt::format("{} drafts, form {}", drafts, i)));
+      if (drafts == "own") {
+        EXPECT_GT(h.core().stats().accepted_tokens, h.core().stats().drafts) << "drafts keep to the forms too";
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer::testing
