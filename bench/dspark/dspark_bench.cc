@@ -222,8 +222,14 @@ void run_nano(const NanoOptions& o) {
 struct Side {
   std::string name;
   std::unique_ptr<EngineRig> rig;
-  std::vector<double> rates;
+  std::vector<double> rates;         ///< tokens per second of each round
+  std::vector<double> device_rates;  ///< tokens per second in which the device had a step
   EngineStats first, last;
+
+  void add(const EngineRig::Round& r) {
+    rates.push_back(static_cast<double>(r.tokens) / r.seconds);
+    device_rates.push_back(static_cast<double>(r.tokens) / (r.after.step.total - r.before.step.total));
+  }
 };
 
 /// Medians of tokens per second, and of the ratio to plain within each round.
@@ -247,7 +253,10 @@ void report_sides(std::vector<Side>& sides, const BenchConditions& base) {
     const double seconds = side.last.step.total - side.first.step.total;
     const double idle = side.last.device_idle_seconds - side.first.device_idle_seconds;
     conditions.emplace_back("device_idle_share", fmt::format("{:.4f}", idle / (seconds + idle)));
+    std::vector<double> device;
+    for (size_t r = 0; r < side.device_rates.size(); ++r) device.push_back(side.device_rates[r] / sides[0].device_rates[r]);
     line("dspark_speed_ratio", median(ratios), "tokens/s over plain decoding", conditions);
+    line("dspark_device_speed_ratio", median(device), "tokens per second of steps over plain decoding", conditions);
     line("dspark_tokens_per_second", median(side.rates), "tokens/s", conditions);
   }
 }
@@ -275,7 +284,7 @@ void run_speed(const SpeedOptions& o) {
       options.drafts = drafts;
       options.max_num_seqs = batch;
       options.eos_token_id = loaded.config().eos_token_id;
-      sides.push_back({name, std::make_unique<EngineRig>(loaded.model.get(), loaded.pool.get(), options), {}, {}, {}});
+      sides.push_back({name, std::make_unique<EngineRig>(loaded.model.get(), loaded.pool.get(), options), {}, {}, {}, {}});
     }
     for (int64_t round = -1; round < o.rounds; ++round) {  // the first one warms up, and teaches
       std::vector<Request> requests;
@@ -293,7 +302,7 @@ void run_speed(const SpeedOptions& o) {
         }
         if (round == 0) side.first = r.before;
         side.last = r.after;
-        if (round >= 0) side.rates.push_back(static_cast<double>(r.tokens) / r.seconds);
+        if (round >= 0) side.add(r);
       }
     }
     report_sides(sides, {{"model", "nano"},
@@ -349,7 +358,7 @@ void run_slice(const SliceOptions& o) {
       options.max_num_seqs = batch;
       options.pages = 4 * batch + 8;
       options.replace_drafts = play_back;
-      sides.push_back({name, std::make_unique<EngineRig>(slice.model.get(), slice.pool.get(), options), {}, {}, {}});
+      sides.push_back({name, std::make_unique<EngineRig>(slice.model.get(), slice.pool.get(), options), {}, {}, {}, {}});
     }
     std::map<std::string, uint64_t> sequences;  // so far, by side
     for (int64_t round = -1; round < o.rounds; ++round) {
@@ -374,7 +383,7 @@ void run_slice(const SliceOptions& o) {
         }
         if (round == 0) side.first = r.before;
         side.last = r.after;
-        if (round >= 0) side.rates.push_back(static_cast<double>(r.tokens) / r.seconds);
+        if (round >= 0) side.add(r);
       }
     }
     report_sides(sides, {{"model", "slice"},

@@ -201,7 +201,8 @@ void DraftPolicy::choose(std::span<DraftOffer> offers, int64_t budget, int64_t r
   }
   // A draft never ranks above the one before it, and equal ones keep their order: prefixes stay prefixes.
   std::stable_sort(ranked_.begin(), ranked_.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  const double draft = draft_cost_.at(static_cast<int64_t>(offers.size()));
+  // As long as no step has been timed, rows cost nothing.
+  const double draft = draft_cost_.at(static_cast<int64_t>(offers.size())) + (step_cost_.at(rows) > 0 ? 0 : 1);
   const auto sequences = static_cast<double>(offers.size());
   size_t best = 0;
   double tokens = sequences;

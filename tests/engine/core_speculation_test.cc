@@ -341,17 +341,25 @@ TEST(CoreSpeculation, PrefixHits) {
 
 // So few pages that answers push each other out while drafts ask for pages too.
 TEST(CoreSpeculation, PagesRunOut) {
+  std::vector<Request> requests;
+  std::vector<Answer> want;
+  for (uint64_t i = 0; i < 6; ++i) {
+    requests.push_back(make_request(story_prompt(60 + 12 * static_cast<int64_t>(i), i), 210, i));  // a page each, then three
+    want.push_back(run_alone(requests.back())[0]);
+  }
   for (const bool async : {true, false}) {
     CoreSetup setup = speculating();
-    setup.pages = 16;
+    setup.pages = 9;
     setup.max_num_batched_tokens = 70;
     setup.async = async;
     CoreHarness h(setup);
     std::vector<RequestId> ids;
-    for (const Request& r : kinds().requests) ids.push_back(h.submit(r));
+    for (const Request& r : requests) ids.push_back(h.submit(r));
     h.run();
     EXPECT_GT(h.core().stats().preemptions, 0);
-    ASSERT_NO_FATAL_FAILURE(kinds().expect(h, ids, "16 pages"));
+    EXPECT_GT(h.core().stats().accepted_tokens, 100);
+    for (size_t i = 0; i < ids.size(); ++i)
+      ASSERT_NO_FATAL_FAILURE(expect_same(h.answers(ids[i])[0], want[i], fmt::format("request {}", i)));
   }
 }
 
