@@ -15,9 +15,11 @@ constexpr int64_t kJudgeSteps = 48;   // drafting steps between two verdicts
 constexpr int64_t kRefreshEvery = 4;  // verdicts between two looks at plain steps
 constexpr int64_t kFirstPause = 512;
 constexpr int64_t kLongestPause = 8192;
-constexpr double kLoses = 1.0;      // tokens per second over plain: below it drafting stops,
-constexpr double kWins = 1.03;      // and from here on it starts again
-constexpr double kPriorWeight = 6;  // of the confidence head's own word against what was seen
+constexpr double kLoses = 1.0;       // tokens per second over plain: below it drafting stops,
+constexpr double kWins = 1.03;       // and from here on it starts again
+constexpr int32_t kIdleRounds = 3;   // without a draft worth verifying before an answer rests for 8 steps,
+constexpr int32_t kLongestRest = 6;  // 16, ... 64
+constexpr double kPriorWeight = 6;   // of the confidence head's own word against what was seen
 
 double sigmoid(float z) { return 1.0 / (1.0 + std::exp(-static_cast<double>(z))); }
 
@@ -69,6 +71,17 @@ double CostCurve::at(int64_t size) const {
     below_size = p.size;
   }
   return below + std::max(slope, 0.0) * static_cast<double>(size - below_size);
+}
+
+bool DraftRest::rests() {
+  if (pause_ == 0) return false;
+  --pause_;
+  return true;
+}
+
+void DraftRest::chose(int64_t drafts) {
+  idle_rounds_ = drafts > 0 ? 0 : idle_rounds_ + 1;
+  if (idle_rounds_ >= kIdleRounds) pause_ = 1 << std::min(idle_rounds_, kLongestRest);
 }
 
 DraftPolicy::DraftPolicy(const Options& options) : options_(options) {

@@ -39,6 +39,20 @@ struct DraftOffer {
   int64_t chosen = 0;                  ///< out
 };
 
+/// One answer's luck with drafts. Where none of them was worth verifying for some rounds, it goes without for a while, and
+/// longer each time.
+class DraftRest {
+ public:
+  /// Before a round: whether to sit it out.
+  bool rests();
+  /// After a round: how many drafts were verified.
+  void chose(int64_t drafts);
+
+ private:
+  int32_t idle_rounds_ = 0;
+  int32_t pause_ = 0;
+};
+
 /// Decides, step after step, whether to draft at all and how many drafts of which sequence to verify. One thread.
 ///
 /// Variable length: of all drafts those most likely to be accepted, as many as make tokens per second largest, with the
@@ -57,6 +71,7 @@ class DraftPolicy {
   };
 
   explicit DraftPolicy(const Options& options);
+  bool variable() const { return options_.mode == SpeculationMode::kVariable; }
 
   /// What a step with `sequences` decoding sequences is to do; `offered`: its plan has room for drafts. Moves the clock of probes
   /// on.

@@ -18,7 +18,7 @@ Status ModelExecutor::draft(const StepCommand& command) {
     // One token more than drafts is drawn; positions from the end on are neither drawn nor, for lack of pages, run.
     const int64_t next = live.first + live.count;
     const int64_t most = std::min({rows.drafts, rows.device->end.position - next - 1, s.page_count() * kPagePositions - next});
-    if (most <= 0) continue;
+    if (most <= 0 || rows.device->draft_rest.rests()) continue;
     live.offer = static_cast<int64_t>(offers_.size());
     drafting_.push_back(i);
     offers_.push_back({.most = most, .confidences = {}, .chosen = 0});
@@ -52,7 +52,10 @@ Status ModelExecutor::draft(const StepCommand& command) {
     }
   }
   policy_.choose(offers_, command.draft_rows, rows);
-  for (size_t o = 0; o < count; ++o) live_[drafting_[o]].drafts = offers_[o].chosen;
+  for (size_t o = 0; o < count; ++o) {
+    live_[drafting_[o]].drafts = offers_[o].chosen;
+    if (policy_.variable()) command.rows[drafting_[o]].device->draft_rest.chose(offers_[o].chosen);
+  }
   return Status::Ok();
 }
 

@@ -13,6 +13,7 @@
 #include "deepinfer/engine.h"
 #include "deepinfer/logprobs.h"
 #include "deepinfer/status.h"
+#include "engine/draft_policy.h"
 #include "engine/output_constraint.h"
 #include "engine/replay_plan.h"
 #include "model/window_snapshot.h"
@@ -42,7 +43,8 @@ struct DeviceSequence {
   AnswerEnd end;
   std::optional<OutputConstraint> constraint;  ///< none: the answer is free
   int32_t last = 0;                            ///< the token drawn last
-  bool ended = false;                          ///< by `end`: rows that were planned before the host knew are left out
+  DraftRest draft_rest;
+  bool ended = false;  ///< by `end`: rows that were planned before the host knew are left out
 };
 
 /// A window snapshot with what a request has to know before it uses it.

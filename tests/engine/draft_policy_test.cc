@@ -178,6 +178,26 @@ TEST(DraftPolicy, FixedTakesWhatThereIs) {
   EXPECT_GE(policy.wanted(), 1000);
 }
 
+TEST(DraftRest, LongerEachTimeUntilADraftIsWorthIt) {
+  DraftRest rest;
+  const auto steps = [&] {  // until the next round
+    int count = 0;
+    while (rest.rests()) ++count;
+    return count;
+  };
+  std::vector<int> rests;
+  for (int round = 0; round < 9; ++round) {
+    rests.push_back(steps());
+    rest.chose(0);
+  }
+  EXPECT_EQ(rests, (std::vector<int>{0, 0, 0, 8, 16, 32, 64, 64, 64}));
+  steps();
+  rest.chose(1);
+  EXPECT_EQ(steps(), 0);
+  rest.chose(0);
+  EXPECT_EQ(steps(), 0);
+}
+
 TEST(DraftPolicy, OffIsOff) {
   DraftPolicy policy(DraftPolicy::Options{});
   EXPECT_EQ(policy.begin_step(3, true), Kind::kPlain);
