@@ -230,7 +230,7 @@ void CpuBackend::markov_logits(const MarkovArgs& args) {
   const Bf16Weight& w = args.head;
   draft_inputs_.reserve_discard(rows * w.in);
   embed(args.previous, args.embed, 1, draft_inputs_.data());
-  pack_rows(packed_, PackKind::kBf16, draft_inputs_.data(), rows, w.in, w.in, false);
+  pack_rows(packed_, PackKind::kBf16, draft_inputs_.data(), rows, w.in, 1, false);
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), args.logits + begin, w.out);
     for (int64_t r = 0; r < rows; ++r) {
