@@ -82,6 +82,10 @@ struct EngineStats {
   int64_t prefix_queries = 0, prefix_hits = 0;                ///< in tokens
   int64_t evicted_pages = 0, expired_pages = 0;
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
+  // Speculative decoding.
+  int64_t drafts = 0;  ///< rounds: a sequence in a step with drafts
+  int64_t drafted_tokens = 0, accepted_tokens = 0;
+  std::array<int64_t, kMaxDraftTokens> drafted_at{}, accepted_at{};  ///< the same by position in the block
   StepTimes plan, publish, step;   ///< host planning, host publishing, device step
   StepTimes masks;                 ///< of structured outputs: filling one mask, on a thread of the host
   double mask_wait_seconds = 0;    ///< of these, what steps waited for at the end of their forward pass
@@ -124,12 +128,15 @@ class Engine {
   /// Cancels what still runs.
   virtual ~Engine() = default;
 
-  /// Checks the request and queues it. InvalidArgument and OutOfRange name the field, ResourceExhausted means a full queue or a
-  /// request that needs more pages than there are, FailedPrecondition comes after `shutdown`. A structured output is compiled
-  /// later, in a thread of its own: see RequestHandle::prepared.
+  /// Checks the request and queues it. InvalidArgument and OutOfRange name the field (a request that needs more pages than there
+  /// are is one of these), Unavailable means that a queue is full, FailedPrecondition comes after `shutdown`. A structured output
+  /// is compiled later, in a thread of its own: see RequestHandle::prepared.
   virtual Result<RequestHandle> submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  /// Forgets every cached page, pinned ones too, and every window snapshot that no request uses, before a request that is
+  /// submitted later is looked at. What running requests hold stays, and is cached when they end.
+  virtual void reset_prefix_cache() = 0;
 
   enum class Shutdown : uint8_t { kDrain, kCancel };
   /// No more requests; waits until those there are have finished (drain) or have been cancelled. Later calls return at once.

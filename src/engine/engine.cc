@@ -44,7 +44,11 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
                                   config.dspark_block_size));
   }
   if (o.num_speculative_tokens < 0) o.num_speculative_tokens = config.dspark_block_size;
-  const int64_t keep = config.sliding_window + 2 * (o.num_speculative_tokens + 1);
+  if (o.speculation != SpeculationMode::kOff && config.num_nextn_predict_layers == 0)
+    return Err(Status::FailedPrecondition("{}: speculation needs a draft module, and the checkpoint has none", o.model));
+  if (o.num_speculative_tokens == 0) o.speculation = SpeculationMode::kOff;
+  // Of the checkpoint's block, not of what is drafted: results must not depend on that.
+  const int64_t keep = config.sliding_window + 2 * (config.dspark_block_size + 1);
   if (o.decoder_keep_tokens == 0) o.decoder_keep_tokens = keep;
   if (o.decoder_keep_tokens < config.sliding_window) {
     return Err(Status::OutOfRange("decoder_keep_tokens is {}, must be at least the sliding window, {}", o.decoder_keep_tokens,
@@ -60,7 +64,8 @@ class EngineImpl final : public Engine {
         loaded_(std::move(loaded)),
         cache_(std::move(cache)),
         windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
-        executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs),
+        executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs,
+                  {.mode = options_.speculation, .most = options_.num_speculative_tokens}),
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
         inbox_(std::make_shared<Inbox>()),
@@ -94,7 +99,7 @@ class EngineImpl final : public Engine {
       if (queued >= options_.max_queued_requests) {
         ++inbox_->refused;
         return Err(
-            Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
+            Status::Unavailable("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
       }
       active->id = inbox_->next_id++;
       const bool prepared = !active->request.structured_output.has_value() || active->form != nullptr;
@@ -110,7 +115,8 @@ class EngineImpl final : public Engine {
           return Err(queued_form);
         }
       }
-      if (active->request.deadline.has_value()) active->deadline = step_clock() + *active->request.deadline;
+      active->submitted = step_clock();
+      if (active->request.deadline.has_value()) active->deadline = active->submitted + *active->request.deadline;
       handle = RequestHandle(active->stream);
       inbox_->submitted.push_back(active);
     }
@@ -126,6 +132,14 @@ class EngineImpl final : public Engine {
     stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
     stats.refused = inbox_->refused;
     return stats;
+  }
+
+  void reset_prefix_cache() override {
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      inbox_->reset_cache = true;
+    }
+    inbox_->news.notify_one();
   }
 
   void shutdown(Shutdown how) override {
@@ -187,6 +201,7 @@ class EngineImpl final : public Engine {
     int64_t refused = 0;
     bool closed = false;
     bool cancel_all = false;
+    bool reset_cache = false;
 
     void prepare(RequestId id, FormResult form) {
       {
@@ -218,6 +233,8 @@ class EngineImpl final : public Engine {
     core.async = options_.async_scheduling;
     core.snapshots = options_.enable_prefix_caching && options_.window_snapshot_memory > 0;
     core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+    if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
+    core.max_draft_rows = core.prompt_logprob_rows;
     core.fingerprint = options_.model;
     return core;
   }
@@ -228,11 +245,11 @@ class EngineImpl final : public Engine {
     std::vector<std::pair<RequestId, FormResult>> prepared;
     double housekeeping = step_clock();
     while (true) {
-      bool cancel_all = false;
+      bool cancel_all = false, reset_cache = false;
       {
         std::unique_lock lock(inbox_->mutex);
         const auto something = [&] {
-          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() ||
+          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() || inbox_->reset_cache ||
                  (inbox_->closed && (inbox_->cancel_all || !core_.open()));
         };
         if (!core_.busy() && !something()) {
@@ -244,11 +261,19 @@ class EngineImpl final : public Engine {
         cancelled.swap(inbox_->cancelled);
         prepared.swap(inbox_->prepared);
         cancel_all = inbox_->cancel_all;
+        reset_cache = std::exchange(inbox_->reset_cache, false);
         if (inbox_->closed && submitted.empty() && cancelled.empty() && prepared.empty() && !core_.open()) return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = step_clock();
-      for (auto& request : submitted) core_.submit(std::move(request), now);
+      if (reset_cache) {
+        cache_->clear();
+        windows_.clear();
+      }
+      for (auto& request : submitted) {
+        const double when = request->submitted;
+        core_.submit(std::move(request), when);
+      }
       submitted.clear();
       for (auto& [id, form] : prepared) core_.prepared(id, std::move(form));
       prepared.clear();

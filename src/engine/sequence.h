@@ -28,6 +28,7 @@ struct ActiveRequest {
   ReplayMode mode = ReplayMode::kExact;
   CacheClass cache_class = CacheClass::kChat;
   ServiceTime due = 0;
+  double submitted = 0;            ///< on the engine's clock
   std::optional<double> deadline;  ///< on the engine's clock
   int64_t max_tokens = 0;
   /// Of request.structured_output, once it is compiled.
@@ -51,7 +52,8 @@ struct Sequence {
   struct Running {
     PageTable pages;
     int32_t place = -1;
-    int64_t scheduled = 0;   ///< positions below it have run or are about to
+    int64_t scheduled = 0;   ///< positions below it have run or are about to, whatever becomes of drafts
+    int64_t ahead = 0;       ///< drafts of the commands in flight: so many positions more may have run
     bool begun = false;      ///< the device's state is this sequence's
     int64_t appended = 0;    ///< pages that the device's state knows
     int64_t reserved = 0;    ///< further places kept for the other choices

@@ -195,6 +195,15 @@ bool is_object_schema(const Json& schema) {
   return type != schema.end() && *type == "object";
 }
 
+ApiResult<std::optional<ChoiceOfTool>> read_tool_choice_word(const ObjectInput& in, std::string_view what) {
+  const Json* choice = in.find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return ChoiceOfTool{};
+  if (*choice == "none") return ChoiceOfTool{ToolChoice::kNone, {}};
+  if (*choice == "required") return ChoiceOfTool{ToolChoice::kRequired, {}};
+  if (!choice->is_object()) return Fail(wrong_type("tool_choice", fmt::format("none, auto, required or a {}", what), *choice));
+  return std::nullopt;
+}
+
 ApiResult<void> apply_tool_choice(const ChoiceOfTool& choice, const ConversionOptions& options, ConvertedRequest& out) {
   Conversation& c = out.conversation;
   c.tool_choice = choice.choice;
