@@ -1,0 +1,88 @@
+#pragma once
+
+// The block-level part that all products share: warps take segments of the columns, leave their sums in shared memory, and the
+// sums of a (weight row, input row) are added in ascending order of the segments.
+
+#include "ops/cuda/fragments.cuh"
+
+namespace deepinfer::cuda {
+
+inline constexpr int kPartStride = 36;  ///< floats between input rows of a part: no two lanes of a store meet in a bank
+
+/// Shared memory of a block, in floats.
+inline int64_t part_floats(int64_t segments, int tiles) { return segments * tiles * 8 * kPartStride; }
+inline int64_t segment_count(int64_t columns) { return (columns + kSegment - 1) / kSegment; }
+
+/// Input rows of a block, as the lane sees them: row 8 tile + lane / 4.
+template <int kTiles>
+struct InputRows {
+  const bf16* row[kTiles];  ///< nullptr: no such row, zeros
+};
+
+template <WeightFormat kFormat, bool kInterleaved, int kTiles>
+__device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const InputRows<kTiles>& x, int segment, int lane,
+                                        float (&c)[2][kTiles][4]) {
+  constexpr int kChunk = chunk_columns(kFormat);
+  constexpr int kAhead = 2;
+  static_assert(kSegment % (kChunk * kAhead) == 0);
+  const int first = segment * kSegment;
+  const int last = min(first + kSegment, panel.columns);
+  WeightChunk<kFormat> chunks[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) panel.load(first + i * kChunk, lane, chunks[i]);
+  for (int column = first; column < last; column += kAhead * kChunk) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = column + i * kChunk + lane % 4 * (kChunk / 4);
+      const auto inputs = [&](int tile, int pair) {
+        const bf16* row = x.row[tile];
+        return row != nullptr && at < panel.columns ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0);
+      };
+      WeightChunk<kFormat> chunk = chunks[i];
+      panel.load(column + (i + kAhead) * kChunk < last ? column + (i + kAhead) * kChunk : panel.columns, lane, chunks[i]);
+      multiply_chunk<kFormat, kInterleaved, kTiles>(chunk, inputs, c);
+    }
+  }
+}
+
+/// Sums of all segments of one matrix into `parts` [segments][8 kTiles][kPartStride]; warp `warp` of `warps` takes every warps-th.
+template <WeightFormat kFormat, bool kInterleaved, int kTiles>
+__device__ inline void multiply_segments(const WeightView& w, int64_t first_row, int64_t last_row, const InputRows<kTiles>& x,
+                                         int warp, int warps, int segments, float* parts) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const WeightPanel<kFormat> panel(w, first_row, last_row, lane);
+  for (int segment = warp; segment < segments; segment += warps) {
+    float c[2][kTiles][4] = {};
+    multiply_segment<kFormat, kInterleaved, kTiles>(panel, x, segment, lane, c);
+    float* part = parts + static_cast<int64_t>(segment) * kTiles * 8 * kPartStride;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = m * 16 + lane / 4 + i / 2 * 8;
+          const int input = tile * 8 + lane % 4 * 2 + i % 2;
+          part[input * kPartStride + row] = c[m][tile][i];
+        }
+      }
+    }
+  }
+}
+
+__device__ inline float sum_parts(const float* parts, int segments, int64_t part_size, int input, int row) {
+  const float* p = parts + input * kPartStride + row;
+  float total = p[0];
+  for (int s = 1; s < segments; ++s) total += p[s * part_size];
+  return total;
+}
+
+/// Warps of a block for `segments` segments: each warp takes equally many, and blocks stay small enough for two on a
+/// multiprocessor.
+inline int segment_warps(int64_t segments) {
+  constexpr int64_t kMostWarps = 8;
+  const int64_t rounds = (segments + kMostWarps - 1) / kMostWarps;
+  return static_cast<int>((segments + rounds - 1) / rounds);
+}
+
+}  // namespace deepinfer::cuda
