@@ -21,6 +21,7 @@ namespace deepinfer::cli {
 namespace {
 
 constexpr int64_t kMaxPromptBytes = int64_t{64} << 20;
+constexpr int64_t kMaxFormBytes = int64_t{4} << 20;
 constexpr int64_t kDefaultMaxTokens = 256;
 /// How soon a signal is seen when no token comes.
 constexpr std::chrono::milliseconds kSignalInterval{20};
@@ -40,6 +41,10 @@ struct GenerateOptions {
   bool chat = false;
   bool think = false;
   bool ignore_eos = false;
+  std::optional<std::string> json_schema, regex, grammar;  ///< as given: inline text, or @FILE
+  std::vector<std::string> choices;
+  bool json_object = false;
+  bool not_strict = false;
   bool json = false;
   bool no_perf = false;
 };
@@ -104,9 +109,41 @@ Result<std::vector<int32_t>> encode(const GenerateOptions& options, const Tokeni
   return encode_prompt(tokenizer, render_prompt(conversation, ModelVersion::kV4_1).segments);
 }
 
+/// A flag's text, or the content of FILE for @FILE.
+Result<std::string> text_or_file(const char* flag, const std::string& value) {
+  if (!value.starts_with('@')) {
+    DI_RETURN_IF_ERROR(check_text(flag, value));
+    return value;
+  }
+  DI_ASSIGN_OR_RETURN(std::string text, read_input(value.substr(1), kMaxFormBytes));
+  DI_RETURN_IF_ERROR(check_text(flag, text));
+  return text;
+}
+
+/// The form that the flags ask for, before anything is loaded.
+Result<std::optional<grammar::GrammarSpec>> read_form(const GenerateOptions& o) {
+  std::optional<grammar::GrammarSpec> form;
+  if (o.json_object) form = grammar::JsonObjectSpec{};
+  if (!o.choices.empty()) form = grammar::ChoiceSpec{o.choices};
+  if (o.json_schema.has_value()) {
+    DI_ASSIGN_OR_RETURN(std::string schema, text_or_file("--json-schema", *o.json_schema));
+    form = grammar::JsonSchemaSpec{std::move(schema), !o.not_strict};
+  }
+  if (o.regex.has_value()) {
+    DI_ASSIGN_OR_RETURN(std::string pattern, text_or_file("--regex", *o.regex));
+    if (o.regex->starts_with('@') && pattern.ends_with('\n')) pattern.pop_back();
+    form = grammar::RegexSpec{std::move(pattern)};
+  }
+  if (o.grammar.has_value()) {
+    DI_ASSIGN_OR_RETURN(std::string text, text_or_file("--grammar", *o.grammar));
+    form = grammar::EbnfSpec{std::move(text)};
+  }
+  return form;
+}
+
 /// `context`: tokens of prompt and answer together.
 Result<Request> make_request(const GenerateOptions& options, const Engine& engine, int64_t context, const std::string& text,
-                             uint64_t seed) {
+                             std::optional<grammar::GrammarSpec> form, uint64_t seed) {
   const ModelInfo model = engine.model();
   Request request;
   DI_ASSIGN_OR_RETURN(request.prompt, encode(options, *engine.tokenizer(), text));
@@ -125,6 +162,17 @@ Result<Request> make_request(const GenerateOptions& options, const Engine& engin
   request.seed = seed;
   request.ignore_eos = options.ignore_eos;
   request.skip_special_tokens = !options.raw;
+  if (form.has_value()) {
+    StructuredOutput output;
+    output.form = *std::move(form);
+    if (options.think) {
+      output.start_after = engine.tokenizer()->added_token(kEndThinkToken);
+      if (!output.start_after.has_value())
+        return Err(
+            Status::NotFound("the tokenizer has no added token \"{}\", behind which the form would begin", kEndThinkToken));
+    }
+    request.structured_output = std::move(output);
+  }
   return request;
 }
 
@@ -188,6 +236,7 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
     out.interrupted = *news->finish == FinishReason::kCancelled;
     out.times.finish = out.interrupted ? "interrupted" : finish_reason_name(*news->finish);
   }
+  for (const std::string& part : handle.unenforced()) fmt::print(stderr, "not enforced: {}\n", part);
   engine.shutdown();  // its threads have ended, so the last tick has come
   const auto [first, last] = clock->first_and_last();
   AnswerTimes& t = out.times;
@@ -248,12 +297,13 @@ Result<int> run_generate(const GenerateOptions& options) {
     auto effort = parse_reasoning_effort(*options.effort);
     if (!effort) return Err(effort.error().with_context(fmt::format("--reasoning-effort is \"{}\"", *options.effort)));
   }
+  DI_ASSIGN_OR_RETURN(std::optional<grammar::GrammarSpec> form, read_form(options));
   DI_ASSIGN_OR_RETURN(const uint64_t seed, choose_seed(options.seed));
   DI_ASSIGN_OR_RETURN(EngineOptions setting, engine_options(options));
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, create_engine(std::move(setting)));
   const ModelInfo model = engine->model();
   const int64_t context = std::min(options.engine.max_model_len.value_or(model.max_model_len), model.max_model_len);
-  DI_ASSIGN_OR_RETURN(Request request, make_request(options, *engine, context, prompt, seed));
+  DI_ASSIGN_OR_RETURN(Request request, make_request(options, *engine, context, prompt, std::move(form), seed));
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
 
   catch_signals();
@@ -291,6 +341,27 @@ void add_sampling_options(CLI::App& command, GenerateOptions& o) {
   command.add_flag("--ignore-eos", o.ignore_eos, "Go on past the end of the answer")->group(group);
 }
 
+void add_form_options(CLI::App& command, GenerateOptions& o) {
+  CLI::Option* schema = command.add_option("--json-schema", o.json_schema, "JSON that this JSON Schema allows; @FILE reads it")
+                            ->type_name("SCHEMA");
+  CLI::Option* object = command.add_flag("--json-object", o.json_object, "Any JSON object");
+  CLI::Option* regex =
+      command.add_option("--regex", o.regex, "Text that this regular expression matches; @FILE reads it")->type_name("PATTERN");
+  CLI::Option* grammar =
+      command.add_option("--grammar", o.grammar, "Text of this grammar (EBNF as in GBNF); @FILE reads it")->type_name("GRAMMAR");
+  CLI::Option* choice = command.add_option("--choice", o.choices, "One of these texts; give it several times")->type_name("TEXT");
+  command.add_flag("--no-strict", o.not_strict, "Leave out what of the schema cannot be enforced, instead of refusing it")
+      ->needs(schema)
+      ->group("Form of the answer");
+  const std::vector<CLI::Option*> all = {schema, object, regex, grammar, choice};
+  for (CLI::Option* option : all) {
+    option->group("Form of the answer");
+    for (CLI::Option* other : all) {
+      if (other != option) option->excludes(other);
+    }
+  }
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& app, Command& chosen) {
@@ -316,6 +387,7 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   for (CLI::Option* option : {prompt, file, chat, raw, system, think, effort}) option->group("Prompt");
 
   add_sampling_options(*command, o);
+  add_form_options(*command, o);
   command->add_flag("--json", o.json, "One JSON object on standard output at the end, nothing streamed")->group("Output");
   command->add_flag("--no-perf", o.no_perf, "No statistics after the text")->group("Output");
   command->footer(
@@ -326,6 +398,7 @@ void add_generate_command(CLI::App& app, Command& chosen) {
       "Examples:\n"
       "  deepinfer generate -m models/nano -p 'Tell me a story about a fox and a lamp.' --temperature 0\n"
       "  deepinfer generate -m models/nano --think -p 'What is 123 + 456?' --json\n"
+      "  deepinfer generate -m models/nano -p 'Is a fox a plant?' --choice yes --choice no\n"
       "  echo 'Once upon a time' | deepinfer generate -m models/nano --raw -n 100 --seed 7");
   command->callback([options, &chosen] { chosen = [options] { return run_generate(*options); }; });
 }

@@ -39,6 +39,8 @@ server::Backend make_backend(const ServeFlags& flags, Engine& engine, std::share
   // The token before the system text is what tells the versions apart (spec/protocol §1).
   backend.policy.version = tokenizer->added_token(kSystemToken).has_value() ? ModelVersion::kV4_1 : ModelVersion::kV4;
   backend.policy.max_model_len = engine.model().max_model_len;
+  backend.policy.grammar = !flags.fake_engine;
+  backend.policy.think_end = tokenizer->added_token(kEndThinkToken);
   backend.policy.honour_sampling_in_thinking = flags.honour_sampling_in_thinking;
   if (flags.default_max_tokens.has_value())
     backend.policy.default_max_tokens = backend.policy.default_max_tokens_thinking = *flags.default_max_tokens;

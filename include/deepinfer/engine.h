@@ -38,6 +38,11 @@ class RequestHandle {
   bool finished() const;
   /// Ends the request as soon as the running step is over. Its last outputs say so. Harmless when it has ended.
   void cancel();
+  /// False while the request's structured output is being compiled: nothing has run then, and it may still be refused, with an
+  /// output that ends in an error (InvalidArgument, Unimplemented, ResourceExhausted).
+  bool prepared() const;
+  /// What is not enforced of the structured output, keyword and path (JsonSchemaSpec::strict is false). Known once `prepared`.
+  std::vector<std::string> unenforced() const;
   /// Called from an engine thread whenever there may be news; it must not block or throw. Called at once if there is news now.
   void set_callback(std::function<void()> on_news);
 
@@ -50,11 +55,23 @@ struct StepTimes {
   double total = 0;
   double max = 0;
   int64_t count = 0;
+
+  void add(double seconds) {
+    total += seconds;
+    max = seconds > max ? seconds : max;
+    ++count;
+  }
+  void merge(const StepTimes& other) {
+    total += other.total;
+    max = other.max > max ? other.max : max;
+    count += other.count;
+  }
 };
 
 /// A snapshot of counters since the start, and of what is there now.
 struct EngineStats {
   int64_t waiting = 0, running = 0;
+  int64_t preparing = 0;  ///< of the waiting ones, those whose structured output is being compiled
   int64_t submitted = 0, refused = 0, preemptions = 0;
   std::array<int64_t, 5> finished{};  ///< by FinishReason, counted in choices
   int64_t steps = 0;
@@ -66,6 +83,8 @@ struct EngineStats {
   int64_t evicted_pages = 0, expired_pages = 0;
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
   StepTimes plan, publish, step;   ///< host planning, host publishing, device step
+  StepTimes masks;                 ///< of structured outputs: filling one mask, on a thread of the host
+  double mask_wait_seconds = 0;    ///< of these, what steps waited for at the end of their forward pass
   double device_idle_seconds = 0;  ///< the device waited although something was running
 };
 
@@ -106,7 +125,8 @@ class Engine {
   virtual ~Engine() = default;
 
   /// Checks the request and queues it. InvalidArgument and OutOfRange name the field, ResourceExhausted means a full queue or a
-  /// request that needs more pages than there are, FailedPrecondition comes after `shutdown`.
+  /// request that needs more pages than there are, FailedPrecondition comes after `shutdown`. A structured output is compiled
+  /// later, in a thread of its own: see RequestHandle::prepared.
   virtual Result<RequestHandle> submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;

@@ -7,6 +7,7 @@
 
 #include "deepinfer/options.h"
 #include "deepinfer/sampling_params.h"
+#include "deepinfer/structured_output.h"
 
 namespace deepinfer {
 
@@ -28,7 +29,8 @@ struct Request {
   int64_t n = 1;                      ///< answers to the same prompt; they share its pages
   std::vector<std::string> stop;      ///< the answer ends before the first of these
   bool include_stop_string = false;   ///< leave the stop string in the text
-  bool ignore_eos = false;
+  bool ignore_eos = false;            ///< but where a structured output ends, EOS ends the answer all the same
+  std::optional<StructuredOutput> structured_output;
   std::optional<int64_t> logprobs;         ///< 0: of the chosen token; k: and of the k best
   std::optional<int64_t> prompt_logprobs;  ///< the same for every prompt token after the first; forces exact replay
   bool detokenize = true;                  ///< false: no text, token ids only

@@ -63,7 +63,9 @@ class EngineImpl final : public Engine {
         executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs),
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
-        inbox_(std::make_shared<Inbox>()) {
+        inbox_(std::make_shared<Inbox>()),
+        compiler_(loaded_.tokenizer, static_cast<int32_t>(loaded_.config().eos_token_id), loaded_.config().vocab_size, {},
+                  [inbox = inbox_](RequestId id, FormResult form) { inbox->prepare(id, std::move(form)); }) {
     limits_.vocab_size = loaded_.config().vocab_size;
     limits_.eos_token_id = loaded_.config().eos_token_id;
     limits_.max_model_len = options_.max_model_len;
@@ -82,6 +84,7 @@ class EngineImpl final : public Engine {
     if (!checked) return Err(checked.error());
     const std::shared_ptr<ActiveRequest> active = *std::move(checked);
     core_.hash_prompt(*active);
+    if (active->request.structured_output.has_value()) active->form = compiler_.find(*active->request.structured_output);
     const std::weak_ptr<Inbox> inbox = inbox_;
     RequestHandle handle;
     {
@@ -94,9 +97,19 @@ class EngineImpl final : public Engine {
             Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
       }
       active->id = inbox_->next_id++;
-      active->stream = std::make_shared<RequestStream>(active->id, active->request.n, [inbox](RequestId id) {
+      const bool prepared = !active->request.structured_output.has_value() || active->form != nullptr;
+      const auto cancel = [inbox](RequestId id) {
         if (const auto box = inbox.lock()) box->cancel(id);
-      });
+      };
+      active->stream = std::make_shared<RequestStream>(active->id, active->request.n, cancel, prepared);
+      if (active->form != nullptr) active->stream->set_prepared(active->form->grammar->ignored());
+      if (!prepared) {
+        // What comes of it is taken in by the engine's thread after the request itself.
+        if (const Status queued_form = compiler_.submit(active); !queued_form.ok()) {
+          ++inbox_->refused;
+          return Err(queued_form);
+        }
+      }
       if (active->request.deadline.has_value()) active->deadline = step_clock() + *active->request.deadline;
       handle = RequestHandle(active->stream);
       inbox_->submitted.push_back(active);
@@ -168,11 +181,20 @@ class EngineImpl final : public Engine {
     std::condition_variable news;
     std::vector<std::shared_ptr<ActiveRequest>> submitted;
     std::vector<RequestId> cancelled;
+    std::vector<std::pair<RequestId, FormResult>> prepared;
     RequestId next_id = 1;
     int64_t waiting = 0;  ///< in the core, as of its last turn
     int64_t refused = 0;
     bool closed = false;
     bool cancel_all = false;
+
+    void prepare(RequestId id, FormResult form) {
+      {
+        const std::lock_guard lock(mutex);
+        prepared.emplace_back(id, std::move(form));
+      }
+      news.notify_one();
+    }
 
     void cancel(RequestId id) {
       {
@@ -203,27 +225,37 @@ class EngineImpl final : public Engine {
   void loop() {
     std::vector<std::shared_ptr<ActiveRequest>> submitted;
     std::vector<RequestId> cancelled;
+    std::vector<std::pair<RequestId, FormResult>> prepared;
     double housekeeping = step_clock();
     while (true) {
       bool cancel_all = false;
       {
         std::unique_lock lock(inbox_->mutex);
-        const auto something = [&] { return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || inbox_->closed; };
-        if (!core_.busy() && !something())
-          inbox_->news.wait_for(lock, std::chrono::duration<double>(kHousekeepingSeconds), something);
+        const auto something = [&] {
+          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() ||
+                 (inbox_->closed && (inbox_->cancel_all || !core_.open()));
+        };
+        if (!core_.busy() && !something()) {
+          double wait = kHousekeepingSeconds;
+          if (const auto deadline = core_.next_deadline()) wait = std::clamp(*deadline - step_clock(), 0.0, wait);
+          inbox_->news.wait_for(lock, std::chrono::duration<double>(wait), something);
+        }
         submitted.swap(inbox_->submitted);
         cancelled.swap(inbox_->cancelled);
+        prepared.swap(inbox_->prepared);
         cancel_all = inbox_->cancel_all;
-        if (inbox_->closed && submitted.empty() && cancelled.empty() && !core_.busy()) return;
+        if (inbox_->closed && submitted.empty() && cancelled.empty() && prepared.empty() && !core_.open()) return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = step_clock();
       for (auto& request : submitted) core_.submit(std::move(request), now);
       submitted.clear();
+      for (auto& [id, form] : prepared) core_.prepared(id, std::move(form));
+      prepared.clear();
       for (const RequestId id : cancelled) core_.end(id, FinishReason::kCancelled);
       cancelled.clear();
       if (cancel_all) core_.end_all(FinishReason::kCancelled);
-      if (core_.busy()) core_.turn(now);
+      if (core_.open()) core_.turn(now);
       if (now - housekeeping > kHousekeepingSeconds) {
         housekeeping = now;
         cache_->expire(now);
@@ -246,6 +278,7 @@ class EngineImpl final : public Engine {
   const int64_t sequence_bytes_;
   EngineStats stats_;  ///< under the inbox's mutex
   std::shared_ptr<Inbox> inbox_;
+  FormCompiler compiler_;
   std::mutex join_mutex_;
   std::thread thread_;
 };

@@ -61,10 +61,48 @@ void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   request->sequences.push_back(sequence->id);
   if (request->prompt_keys.empty()) hash_prompt(*request);
   sequence->keys = std::move(request->prompt_keys);
-  waiting_.emplace(request->due, sequence->id);
+  if (request->request.structured_output.has_value() && request->form == nullptr) {
+    sequence->state = Sequence::Preparing{};
+    ++preparing_;
+  } else {
+    waiting_.emplace(request->due, sequence->id);
+  }
   sequences_.emplace(sequence->id, std::move(sequence));
   ++stats_.submitted;
   requests_.emplace(request->id, std::move(request));
+}
+
+void EngineCore::prepared(RequestId id, FormResult form) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  ActiveRequest& request = *it->second;
+  Sequence& s = at(request.sequences.front());
+  DI_CHECK(std::holds_alternative<Sequence::Preparing>(s.state), "request {} does not wait for its form", id);
+  if (!form) {
+    Output output = start_output(s);
+    output.error = form.error();
+    finish(s, FinishReason::kError, std::move(output));
+    return;
+  }
+  request.form = *std::move(form);
+  request.stream->set_prepared(request.form->grammar->ignored());
+  --preparing_;
+  s.state = Sequence::Waiting{};
+  waiting_.emplace(request.due, s.id);
+}
+
+std::optional<double> EngineCore::next_deadline() const {
+  if (deadlines_.empty()) return std::nullopt;
+  return deadlines_.begin()->first;
+}
+
+std::shared_ptr<DeviceSequence> EngineCore::new_device_sequence(const ActiveRequest& request, int64_t choice) const {
+  SamplingParams params = request.request.sampling;
+  params.choice_index = static_cast<uint32_t>(choice);
+  auto device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size);
+  device->sampler.add_prompt(request.request.prompt);
+  if (request.form != nullptr) device->constraint.emplace(request.form);
+  return device;
 }
 
 void EngineCore::extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const {
@@ -90,7 +128,7 @@ void EngineCore::turn(double now) {
   const bool planned = in_flight_.size() < depth && plan_and_submit(now);
   if (!in_flight_.empty() && (!planned || in_flight_.size() == depth)) {
     commit(now);
-  } else if (!planned && in_flight_.empty() && !sequences_.empty()) {
+  } else if (!planned && in_flight_.empty() && busy()) {
     reclaim(now);
   }
 }
@@ -134,10 +172,7 @@ bool EngineCore::plan_and_submit(double now) {
   const double end = measure();
   if (recorder_ && submitted)
     recorder_({EngineSpan::Kind::kPlan, in_flight_.back()->command.number, start, end, plan_.row_count()});
-  const double took = end - start;
-  stats_.plan.total += took;
-  stats_.plan.max = std::max(stats_.plan.max, took);
-  ++stats_.plan.count;
+  stats_.plan.add(end - start);
   return submitted;
 }
 
@@ -277,8 +312,7 @@ bool EngineCore::begin(Sequence& s) {
   s.state = std::move(r);
   running_.push_back(&s);
   if (s.device == nullptr) {
-    s.device = std::make_shared<DeviceSequence>(s.request->request.sampling, options_.vocab_size);
-    s.device->sampler.add_prompt(s.request->request.prompt);
+    s.device = new_device_sequence(*s.request, s.choice);
     if (s.request->request.detokenize) {
       s.text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                      s.request->request.skip_special_tokens});
@@ -329,10 +363,7 @@ bool EngineCore::prepare_forks(Sequence& s, std::vector<Sequence*>& forks, doubl
     fork->keys = s.keys;
     fork->replay = s.replay;
     fork->window = s.window;
-    SamplingParams params = s.request->request.sampling;
-    params.choice_index = static_cast<uint32_t>(fork->choice);
-    fork->device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size);
-    fork->device->sampler.add_prompt(s.request->request.prompt);
+    fork->device = new_device_sequence(*s.request, fork->choice);
     if (s.request->request.detokenize) {
       fork->text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                          s.request->request.skip_special_tokens});

@@ -4,11 +4,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "cache/window_snapshots.h"
+#include "engine/form_compiler.h"
 #include "engine/sequence.h"
 
 namespace deepinfer {
@@ -54,8 +56,11 @@ class EngineCore {
   /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any
   /// thread may call it.
   void hash_prompt(ActiveRequest& request) const;
-  /// A request that has been checked. `now`: seconds on a clock that never goes back; it orders requests and ends them.
+  /// A request that has been checked. `now`: seconds on a clock that never goes back; it orders requests and ends them. One
+  /// with a structured output and without its form waits for `prepared`; its place in the order is that of its submission.
   void submit(std::shared_ptr<ActiveRequest> request, double now);
+  /// The form of a request has been compiled; an error ends it. No harm if the request has gone.
+  void prepared(RequestId id, FormResult form);
   /// Ends every open choice of a request. False: there is no such request (any more).
   bool end(RequestId id, FinishReason reason);
   void end_all(FinishReason reason);
@@ -65,8 +70,13 @@ class EngineCore {
   /// Gives the pages of the sequence up, as if others needed them. For tests: false if it has no place or is leaving.
   bool preempt(SequenceId id);
 
-  bool busy() const { return !sequences_.empty() || !in_flight_.empty(); }
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  /// Something can be done now.
+  bool busy() const { return static_cast<int64_t>(sequences_.size()) > preparing_ || !in_flight_.empty(); }
+  /// Some request has not ended; it may be one that waits for its form.
+  bool open() const { return !sequences_.empty() || !in_flight_.empty(); }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + preparing_; }
+  /// When the next deadline passes, on the clock of `now`.
+  std::optional<double> next_deadline() const;
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   std::vector<SequenceId> running_ids() const;
   /// Counters of the core's own; the caller adds what it knows.
@@ -102,6 +112,7 @@ class EngineCore {
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);
+  std::shared_ptr<DeviceSequence> new_device_sequence(const ActiveRequest& request, int64_t choice) const;
   void extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const;
 
   // engine_results.cc: results
@@ -137,6 +148,7 @@ class EngineCore {
   std::set<std::pair<double, RequestId>> deadlines_;
   std::vector<int32_t> free_places_;
   int64_t reserved_places_ = 0;
+  int64_t preparing_ = 0;  ///< sequences in that state
   SequenceId next_sequence_ = 1;
 
   SchedulerView view_;

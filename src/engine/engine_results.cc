@@ -14,9 +14,9 @@ void EngineCore::commit(double now) {
   const StepCommand& command = step->command;
   StepResult& result = step->result;
   stats_.row_layers += result.row_layers;
-  stats_.step.total += result.end - result.begin;
-  stats_.step.max = std::max(stats_.step.max, result.end - result.begin);
-  ++stats_.step.count;
+  stats_.step.add(result.end - result.begin);
+  stats_.masks.merge(result.masks);
+  stats_.mask_wait_seconds += result.mask_wait;
   if (!command.after_idle && device_end_ > 0) stats_.device_idle_seconds += std::max(0.0, result.begin - device_end_);
   device_end_ = result.end;
 
@@ -60,11 +60,7 @@ void EngineCore::commit(double now) {
   }
   step->result.clear();
   spare_.push_back(std::move(step));
-
-  const double took = end - start;
-  stats_.publish.total += took;
-  stats_.publish.max = std::max(stats_.publish.max, took);
-  ++stats_.publish.count;
+  stats_.publish.add(end - start);
 }
 
 Sequence::Running& EngineCore::running_part(Sequence& s) {
@@ -196,6 +192,7 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
   } else if (auto* leaving = std::get_if<Sequence::Leaving>(&s.state)) {
     leaving->preempted = false;
   } else {
+    if (std::holds_alternative<Sequence::Preparing>(s.state)) --preparing_;
     waiting_.erase({request.due, s.id});
     erase(s);
   }
@@ -257,6 +254,7 @@ void EngineCore::end_all(FinishReason reason) {
 EngineStats EngineCore::stats() const {
   EngineStats stats = stats_;
   stats.waiting = waiting();
+  stats.preparing = preparing_;
   stats.running = running();
   const KvCacheStats cache = cache_->stats();
   stats.pages_total = cache.total_pages;
@@ -279,7 +277,7 @@ void EngineCore::check_invariants() const {
   if (windows_ != nullptr) windows_->check_invariants();
   std::vector<int> owners(static_cast<size_t>(options_.limits.max_num_seqs));
   for (const int32_t place : free_places_) ++owners[static_cast<size_t>(place)];
-  int64_t waiting = 0, running = 0, reserved = 0;
+  int64_t waiting = 0, running = 0, reserved = 0, preparing = 0;
   boost::unordered_flat_map<SequenceId, int32_t> reads;
   for (const auto& step : in_flight_) {
     for (const StepRows& rows : step->command.rows) ++reads[rows.sequence];
@@ -293,6 +291,7 @@ void EngineCore::check_invariants() const {
         std::holds_alternative<Sequence::Waiting>(s->state) || std::holds_alternative<Sequence::Preempted>(s->state);
     DI_CHECK(waits == waiting_.contains({s->request->due, id}), "sequence {}: waiting {} but not in the queue", id, waits);
     waiting += waits ? 1 : 0;
+    preparing += std::holds_alternative<Sequence::Preparing>(s->state) ? 1 : 0;
     const auto read = reads.find(id);
     const int32_t in_flight = read == reads.end() ? 0 : read->second;
     if (r == nullptr) {
@@ -317,7 +316,8 @@ void EngineCore::check_invariants() const {
   }
   for (size_t place = 0; place < owners.size(); ++place)
     DI_CHECK(owners[place] == 1, "place {} has {} owners", place, owners[place]);
-  DI_CHECK(waiting == this->waiting(), "{} wait, {} in the queue", waiting, this->waiting());
+  DI_CHECK(waiting == static_cast<int64_t>(waiting_.size()), "{} wait, {} in the queue", waiting, waiting_.size());
+  DI_CHECK(preparing == preparing_, "{} wait for their forms, counted {}", preparing, preparing_);
   DI_CHECK(running == this->running(), "{} run, {} in the list", running, this->running());
   DI_CHECK(reserved == reserved_places_, "{} places reserved, counted {}", reserved, reserved_places_);
   for (const auto& [id, request] : requests_) DI_CHECK(request->open > 0, "request {} has nothing open", id);

@@ -8,8 +8,19 @@ namespace deepinfer {
 
 double step_clock() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+namespace {
+
+/// Masks take microseconds, and the backend's threads help once the forward pass is over: a few threads are enough.
+int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
+
+}  // namespace
+
 ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places)
-    : model_(model), pool_(pool), states_(static_cast<size_t>(places)), scratch_(static_cast<size_t>(pool->size())) {
+    : model_(model),
+      pool_(pool),
+      states_(static_cast<size_t>(places)),
+      mask_threads_(mask_thread_count(), places),
+      scratch_(static_cast<size_t>(pool->size())) {
   thread_ = std::thread([this] { work(); });
 }
 
@@ -73,14 +84,17 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   for (const StepRows& rows : command.rows) {
     if (rows.save_at >= 0) result.windows.push_back(std::make_shared<CachedWindow>());
   }
+  start_masks(command);
   const auto output = forward(command, result);
   if (!output) {
+    mask_threads_.finish();
     result.status = output.error();
     return;
   }
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
   prompt_logprobs(command, *output, result);
   draw(command, *output, result);
+  finish_masks(result);
   for (const StepRows& rows : command.rows) {
     result.status = run_forks(command, rows);
     if (!result.status.ok()) return;
@@ -139,6 +153,31 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const Step
   return model_->forward(batch);
 }
 
+void ModelExecutor::start_masks(const StepCommand& command) {
+  const size_t words = static_cast<size_t>(model_->config().vocab_size + 31) / 32;
+  mask_rows_.clear();
+  draw_mask_.clear();
+  draw_order_.clear();
+  for (const StepDraw& d : command.draws) {
+    const bool masked = d.device->constraint.has_value();
+    if (!masked) draw_order_.push_back(static_cast<int64_t>(draw_mask_.size()));
+    draw_mask_.push_back(masked ? static_cast<int64_t>(mask_rows_.size()) : -1);
+    if (masked) mask_rows_.push_back({&*d.device->constraint, {}, 0});
+  }
+  if (mask_rows_.empty()) return;
+  for (size_t i = 0; i < draw_mask_.size(); ++i) {
+    if (draw_mask_[i] >= 0) draw_order_.push_back(static_cast<int64_t>(i));
+  }
+  masks_.resize(std::max(masks_.size(), mask_rows_.size() * words));
+  for (size_t i = 0; i < mask_rows_.size(); ++i) mask_rows_[i].mask = std::span(masks_).subspan(i * words, words);
+  mask_threads_.start(mask_rows_);
+}
+
+void ModelExecutor::finish_masks(StepResult& result) {
+  mask_threads_.finish();
+  for (const MaskRow& row : mask_rows_) result.masks.add(row.seconds);
+}
+
 namespace {
 
 PositionLogprobs position_logprobs(std::span<const float> logits, int32_t token, int64_t top) {
@@ -166,19 +205,38 @@ void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, S
   for (const StepRows& rows : command.rows) {
     for (int64_t i = 0; i < rows.draw_count; ++i) positions[static_cast<size_t>(rows.first_draw + i)] = rows.first + rows.count;
   }
+  std::atomic<double> waited = 0;
   pool_->run(draws, [&](int64_t i, int thread) {
-    const auto at = static_cast<size_t>(i);
+    const auto at = static_cast<size_t>(draw_order_[static_cast<size_t>(i)]);
     const StepDraw& d = command.draws[at];
+    std::span<const uint32_t> mask;
+    if (draw_mask_[at] >= 0) {
+      const double start = step_clock();
+      mask_threads_.wait(static_cast<size_t>(draw_mask_[at]));
+      waited += step_clock() - start;
+      mask = mask_rows_[static_cast<size_t>(draw_mask_[at])].mask;
+    }
     const auto logits = output.logits.subspan(static_cast<size_t>(draw_logits_[at]) * vocab, vocab);
-    // Samplers change logits in place, and several may draw from one row.
-    std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
-    scratch.assign(logits.begin(), logits.end());
-    const int32_t token = d.device->sampler.sample(scratch, positions[at]);
+    int32_t token = -1;
+    if (const auto only = only_token(mask)) {
+      token = *only;  // what any sampling would draw
+    } else {
+      // Samplers change logits in place, and several may draw from one row.
+      std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
+      scratch.assign(logits.begin(), logits.end());
+      token = d.device->sampler.sample(scratch, positions[at], mask);
+    }
     d.device->sampler.add_output(token);
+    if (d.device->constraint.has_value()) {
+      OutputConstraint& constraint = *d.device->constraint;
+      // An answer that has ended may have a row more, which is dropped.
+      DI_CHECK(constraint.accept(token) || constraint.ended(), "token {} was drawn under a mask without it", token);
+    }
     d.device->last = token;
     result.tokens[at] = token;
     if (d.logprobs >= 0) result.logprobs[logprob_of_draw[at]] = position_logprobs(logits, token, d.logprobs);
   });
+  result.mask_wait = waited;
 }
 
 void ModelExecutor::prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result) {

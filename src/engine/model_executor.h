@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "engine/mask_threads.h"
 #include "engine/step.h"
 #include "model/model.h"
 
@@ -35,6 +36,8 @@ class ModelExecutor final : public Executor {
   Status begin(const StepCommand& command, const StepRows& rows);
   Status run_forks(const StepCommand& command, const StepRows& rows);
   Result<StepOutput> forward(const StepCommand& command, const StepResult& result);
+  void start_masks(const StepCommand& command);
+  void finish_masks(StepResult& result);
   void draw(const StepCommand& command, const StepOutput& output, StepResult& result);
   void prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result);
   SequenceState& state(int32_t place);
@@ -45,8 +48,13 @@ class ModelExecutor final : public Executor {
   // Of the step that runs.
   std::vector<int32_t> tokens_, logit_rows_;
   std::vector<StepSequence> sequences_;
-  std::vector<int64_t> draw_logits_;         ///< per draw: which row of the logits
-  std::vector<int64_t> prompt_logits_;       ///< per StepRows: where its rows of logits begin
+  std::vector<int64_t> draw_logits_;    ///< per draw: which row of the logits
+  std::vector<int64_t> prompt_logits_;  ///< per StepRows: where its rows of logits begin
+  std::vector<uint32_t> masks_;         ///< of the constrained draws, one after the other
+  std::vector<MaskRow> mask_rows_;      ///< one per constrained draw
+  std::vector<int64_t> draw_order_;     ///< draws without a mask first
+  std::vector<int64_t> draw_mask_;      ///< per draw: its entry of mask_rows_, or -1
+  MaskThreads mask_threads_;
   std::vector<std::vector<float>> scratch_;  ///< per thread: logits that a sampler may change
 
   std::mutex mutex_;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/form_compiler.h"
+#include "grammar/limits.h"
 #include "tokenizer/utf8.h"
 
 namespace deepinfer {
@@ -68,6 +70,25 @@ Status check_lengths(const Request& request, const RequestLimits& limits, int64_
   return Status::Ok();
 }
 
+/// What of a structured output can be checked without compiling it.
+Status check_structured_output(const StructuredOutput& output, const RequestLimits& limits) {
+  const auto bytes = form_bytes(output);
+  if (bytes > grammar::CompileLimits().source_bytes)
+    return Status::OutOfRange("structured_output has {} bytes, at most {} are allowed", bytes,
+                              grammar::CompileLimits().source_bytes);
+  if (const size_t valid = utf8_valid_prefix(output.prefix); valid != output.prefix.size())
+    return Status::InvalidArgument("structured_output.prefix: invalid UTF-8 at byte {}", valid);
+  if (!output.start_after.has_value()) return Status::Ok();
+  if (*output.start_after < 0 || *output.start_after >= limits.vocab_size)
+    return Status::OutOfRange("structured_output.start_after is {}, must be from 0 to {}", *output.start_after,
+                              limits.vocab_size - 1);
+  if (*output.start_after == limits.eos_token_id)
+    return Status::InvalidArgument("structured_output.start_after is {}, which ends the answer", *output.start_after);
+  if (!output.prefix.empty())
+    return Status::InvalidArgument("structured_output.prefix: nothing of the form can be there before start_after");
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<ActiveRequest>> check_request(Request request, const RequestLimits& limits) {
@@ -91,6 +112,11 @@ Result<std::shared_ptr<ActiveRequest>> check_request(Request request, const Requ
   DI_RETURN_IF_ERROR(check_count("priority", request.priority, -kMaxPriority, kMaxPriority));
   if (request.deadline.has_value() && !(*request.deadline > 0 && *request.deadline <= kMaxDeadline))
     return Err(Status::OutOfRange("deadline is {} s, must be more than 0 and at most {}", *request.deadline, kMaxDeadline));
+
+  if (request.structured_output.has_value()) {
+    DI_RETURN_IF_ERROR(check_structured_output(*request.structured_output, limits));
+    request.ignore_eos = false;  // where the form ends there is nothing else to draw
+  }
 
   active->cache_class = *cache_class;
   active->mode = request.prompt_logprobs.has_value() ? ReplayMode::kExact : request.replay.value_or(limits.replay);

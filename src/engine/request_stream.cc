@@ -27,8 +27,24 @@ void merge(Output& to, Output&& from) {
 
 }  // namespace
 
-RequestStream::RequestStream(RequestId id, int64_t choices, std::function<void(RequestId)> cancel)
-    : id_(id), cancel_(std::move(cancel)), pending_(static_cast<size_t>(choices)), open_(choices) {}
+RequestStream::RequestStream(RequestId id, int64_t choices, std::function<void(RequestId)> cancel, bool prepared)
+    : id_(id), cancel_(std::move(cancel)), pending_(static_cast<size_t>(choices)), prepared_(prepared), open_(choices) {}
+
+void RequestStream::set_prepared(std::vector<std::string> unenforced) {
+  const std::lock_guard lock(mutex_);
+  prepared_ = true;
+  unenforced_ = std::move(unenforced);
+}
+
+bool RequestStream::prepared() const {
+  const std::lock_guard lock(mutex_);
+  return prepared_;
+}
+
+std::vector<std::string> RequestStream::unenforced() const {
+  const std::lock_guard lock(mutex_);
+  return unenforced_;
+}
 
 void RequestStream::push(Output output) {
   std::shared_ptr<const std::function<void()>> callback;
@@ -100,6 +116,8 @@ std::optional<Output> RequestHandle::next_for(std::chrono::nanoseconds timeout) 
   return stream_->wait(now + timeout);
 }
 bool RequestHandle::finished() const { return stream_->finished(); }
+bool RequestHandle::prepared() const { return stream_->prepared(); }
+std::vector<std::string> RequestHandle::unenforced() const { return stream_->unenforced(); }
 void RequestHandle::cancel() { stream_->cancel(); }
 void RequestHandle::set_callback(std::function<void()> on_news) { stream_->set_callback(std::move(on_news)); }
 

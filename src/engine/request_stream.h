@@ -5,6 +5,7 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "deepinfer/engine.h"
@@ -16,15 +17,19 @@ namespace deepinfer {
 class RequestStream {
  public:
   /// `cancel` is called by readers, any number of times, from any thread.
-  RequestStream(RequestId id, int64_t choices, std::function<void(RequestId)> cancel);
+  /// `prepared` false: until `set_prepared`.
+  RequestStream(RequestId id, int64_t choices, std::function<void(RequestId)> cancel, bool prepared = true);
 
   RequestId id() const { return id_; }
   void push(Output output);
+  void set_prepared(std::vector<std::string> unenforced);
 
   std::optional<Output> poll();
   /// Waits until there is news, everything has ended or `until` has come.
   std::optional<Output> wait(std::optional<std::chrono::steady_clock::time_point> until);
   bool finished() const;
+  bool prepared() const;
+  std::vector<std::string> unenforced() const;
   void cancel() { cancel_(id_); }
   void set_callback(std::function<void()> on_news);
 
@@ -38,7 +43,9 @@ class RequestStream {
   std::condition_variable news_;
   std::vector<std::optional<Output>> pending_;  ///< by choice
   std::deque<int64_t> waiting_;                 ///< choices with news, oldest first
-  int64_t open_;                                ///< choices whose last output has not been pushed
+  bool prepared_;
+  std::vector<std::string> unenforced_;
+  int64_t open_;  ///< choices whose last output has not been pushed
   /// Called without the lock; behind a pointer so that a call under way outlives its replacement.
   std::shared_ptr<const std::function<void()>> callback_;
 };

@@ -30,6 +30,8 @@ struct ActiveRequest {
   ServiceTime due = 0;
   std::optional<double> deadline;  ///< on the engine's clock
   int64_t max_tokens = 0;
+  /// Of request.structured_output, once it is compiled.
+  std::shared_ptr<const CompiledForm> form;
   std::vector<PrefixKey> prompt_keys;  ///< of the prompt's full pages; see EngineCore::hash_prompt
   Usage usage;
   std::vector<SequenceId> sequences;  ///< choices that have begun and not finished
@@ -37,6 +39,8 @@ struct ActiveRequest {
 };
 
 struct Sequence {
+  /// Its form is being compiled: owns nothing and has no place in the queue.
+  struct Preparing {};
   /// Waits for its first turn: owns nothing.
   struct Waiting {};
   /// Waits for another turn. Holds the pages of its prefix hit, because bounded results depend on them.
@@ -60,7 +64,7 @@ struct Sequence {
     Running last;
     bool preempted = false;
   };
-  using State = std::variant<Waiting, Preempted, Running, Leaving>;
+  using State = std::variant<Waiting, Preparing, Preempted, Running, Leaving>;
 
   SequenceId id = 0;
   int64_t choice = 0;

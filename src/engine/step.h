@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "deepinfer/engine.h"
 #include "deepinfer/logprobs.h"
 #include "deepinfer/status.h"
+#include "engine/output_constraint.h"
 #include "engine/replay_plan.h"
 #include "model/window_snapshot.h"
 #include "sampling/sampler.h"
@@ -22,7 +25,8 @@ inline constexpr int32_t kLastSampled = -1;
 struct DeviceSequence {
   explicit DeviceSequence(SamplingParams params, int64_t vocab_size) : sampler(std::move(params), vocab_size) {}
   Sampler sampler;
-  int32_t last = 0;  ///< the token drawn last
+  std::optional<OutputConstraint> constraint;  ///< none: the answer is free
+  int32_t last = 0;                            ///< the token drawn last
 };
 
 /// A window snapshot with what a request has to know before it uses it.
@@ -94,6 +98,8 @@ struct StepResult {
       windows;  ///< one per StepRows with save_at, in order; exactness is the engine's to say
   int64_t row_layers = 0;
   double begin = 0, end = 0;  ///< device clock, seconds
+  StepTimes masks;            ///< one per draw of a constrained answer
+  double mask_wait = 0;       ///< seconds that draws waited for masks after the forward pass
 
   void clear() {
     status = Status::Ok();
@@ -102,6 +108,8 @@ struct StepResult {
     prompt_logprobs.clear();
     windows.clear();
     row_layers = 0;
+    masks = {};
+    mask_wait = 0;
   }
 };
 

@@ -23,7 +23,7 @@ struct FrontEnd {
     JsonForms forms(grammar, spec.space);
     SchemaCompiler compiler(*document, forms, spec.strict);
     auto out = compiler.compile();
-    ignored = compiler.ignored();
+    ignored.insert(ignored.end(), compiler.ignored().begin(), compiler.ignored().end());
     return out;
   }
   Result<ExprId> operator()(const JsonObjectSpec& spec) const { return JsonForms(grammar, spec.space).any_object(); }
@@ -38,7 +38,16 @@ struct FrontEnd {
     }
     return grammar.alt(std::move(texts));
   }
-  Result<ExprId> operator()(const DsmlSpec& spec) const { return lower_dsml(spec, vocabulary, grammar, ignored); }
+  Result<ExprId> operator()(const DsmlSpec& spec) const {
+    if (!spec.answer.has_value()) return lower_dsml(spec, vocabulary, grammar, ignored);
+    if (spec.mode != DsmlSpec::Mode::kAuto)
+      return Err(Status::InvalidArgument("tools: an answer beside the calls needs a free choice between them"));
+    DI_ASSIGN_OR_RETURN(const ExprId answer, std::visit(*this, *spec.answer));
+    DsmlSpec calls = spec;
+    calls.mode = DsmlSpec::Mode::kRequired;
+    DI_ASSIGN_OR_RETURN(const ExprId block, lower_dsml(calls, vocabulary, grammar, ignored));
+    return grammar.alt({answer, block});
+  }
 };
 
 }  // namespace
@@ -57,8 +66,8 @@ Result<std::shared_ptr<const CompiledGrammar>> compile_grammar(const GrammarSpec
     // Keywords are checked before they are read; this is the net below it.
     return Err(Status::InvalidArgument("schema: {}", error.what()));
   }
+  DI_RETURN_IF_ERROR(body ? Status() : body.error());  // which may know more about where it was
   if (!work.ok()) return Err(work.status());
-  DI_RETURN_IF_ERROR(body ? Status() : body.error());
   grammar.set_body(grammar.root, *body);
   DI_ASSIGN_OR_RETURN(out->program_, Program::Make(grammar, *vocabulary));
   out->vocabulary_ = std::move(vocabulary);
@@ -85,6 +94,7 @@ std::string spec_key(const GrammarSpec& spec) {
     void operator()(const DsmlSpec& s) const {
       put(fmt::format("dsml {} {} {}", static_cast<int>(s.mode), s.parallel, s.v4)), put(s.dsml_token);
       for (const auto& tool : s.tools) put(tool.name), put(tool.parameters), put(tool.strict ? "strict" : "free");
+      if (s.answer.has_value()) std::visit(*this, *s.answer);
     }
   };
   std::visit(Visitor{add}, spec);

@@ -6,9 +6,9 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "deepinfer/structured_output.h"
 #include "grammar/limits.h"
 #include "grammar/token_vocabulary.h"
 
@@ -16,71 +16,6 @@ namespace deepinfer::grammar {
 
 class Machine;
 class Program;
-
-/// The whole output matches the pattern (`regex.h` says which patterns).
-struct RegexSpec {
-  std::string pattern;
-  bool operator==(const RegexSpec&) const = default;
-};
-
-/// Where white space may stand in JSON output.
-enum class JsonSpace : uint8_t {
-  kFlexible,  ///< between tokens: nothing, one space, or one line end and up to 32 spaces or tabs; never without a bound
-  kCompact,   ///< none
-  kSpaced,    ///< exactly `", "` and `": "`, as json.dumps of Python
-};
-
-/// JSON that a JSON Schema (2020-12) allows. docs/guides/structured-output.md lists what is supported.
-struct JsonSchemaSpec {
-  std::string schema;
-  /// false: keywords that can't be enforced are left out and listed in CompiledGrammar::ignored().
-  bool strict = true;
-  JsonSpace space = JsonSpace::kFlexible;
-  bool operator==(const JsonSchemaSpec&) const = default;
-};
-
-/// Any JSON object.
-struct JsonObjectSpec {
-  JsonSpace space = JsonSpace::kFlexible;
-  bool operator==(const JsonObjectSpec&) const = default;
-};
-
-/// A grammar in the GBNF/XGrammar dialect; the rule `root` is the whole output.
-struct EbnfSpec {
-  std::string text;
-  bool operator==(const EbnfSpec&) const = default;
-};
-
-/// One of these texts.
-struct ChoiceSpec {
-  std::vector<std::string> choices;
-  bool operator==(const ChoiceSpec&) const = default;
-};
-
-/// The DSML tool-call form (spec/protocol §4.7, §14).
-struct DsmlSpec {
-  struct Tool {
-    std::string name;
-    std::string parameters;  ///< JSON Schema of the arguments; empty: any object
-    /// false: argument keys and values are free but for the form.
-    bool strict = true;
-    bool operator==(const Tool&) const = default;
-  };
-  enum class Mode : uint8_t {
-    kAuto,      ///< free text, then perhaps one block of calls, then the end
-    kRequired,  ///< "\n\n", then a block
-    kInside,    ///< the block's opening line is in the prompt already
-  };
-  std::vector<Tool> tools;
-  Mode mode = Mode::kAuto;
-  bool parallel = true;  ///< false: exactly one call
-  bool v4 = false;       ///< spelling of V4: `tool_calls` without the space before it
-  /// Literal of the added token; spelled-out text of it does not count. Vocabularies without it take the text.
-  std::string dsml_token = "｜DSML｜";
-  bool operator==(const DsmlSpec&) const = default;
-};
-
-using GrammarSpec = std::variant<RegexSpec, JsonSchemaSpec, JsonObjectSpec, EbnfSpec, ChoiceSpec, DsmlSpec>;
 
 /// Identifies a spec by content: equal keys, equal grammars.
 std::string spec_key(const GrammarSpec& spec);

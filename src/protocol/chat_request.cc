@@ -4,6 +4,7 @@
 
 #include "protocol/api.h"
 #include "protocol/request_fields.h"
+#include "protocol/structured_fields.h"
 
 namespace deepinfer {
 namespace {
@@ -18,7 +19,8 @@ class ChatParser {
     DI_API_ASSIGN(out_.model, in_.required_string("model"));
     DI_API_RETURN_IF_ERROR(parameters());
     DI_API_RETURN_IF_ERROR(read_thinking(in_, in_.find("reasoning_effort"), "reasoning_effort", options_, out_));
-    DI_API_RETURN_IF_ERROR(response_format());
+    DI_API_RETURN_IF_ERROR(read_response_format(in_, options_, out_.conversation.response_format));
+    DI_API_RETURN_IF_ERROR(read_structured_outputs(in_, options_, out_.conversation.response_format));
     DI_API_RETURN_IF_ERROR(tools());
     DI_API_RETURN_IF_ERROR(messages());
     DI_API_RETURN_IF_ERROR(check_results());
@@ -49,47 +51,6 @@ class ChatParser {
     if (logprobs.value_or(false)) g.logprobs = top.value_or(0);
     DI_API_ASSIGN(const std::optional<bool> parallel, in_.boolean("parallel_tool_calls"));
     out_.conversation.parallel_tool_calls = parallel.value_or(true);
-    return {};
-  }
-
-  ApiResult<void> response_format() {
-    DI_API_ASSIGN(const std::optional<ObjectInput> format, in_.object("response_format"));
-    if (!format.has_value()) return {};
-    DI_API_ASSIGN(const std::string type, format->required_string("type"));
-    ResponseFormat& out = out_.conversation.response_format;
-    const bool keep = options_.structured_output == ConversionOptions::StructuredOutput::kKeep;
-    if (type == "text") return {};
-    if (type == "json_object") {
-      out.kind = ResponseFormat::Kind::kJsonObject;
-      return {};
-    }
-    if (type == "json_schema") {
-      if (!keep) return {};
-      DI_API_ASSIGN(const std::optional<ObjectInput> schema, format->object("json_schema"));
-      if (!schema.has_value()) return Fail(ApiError::Field(format->at("json_schema"), "an object is required"));
-      return read_schema(*schema);
-    }
-    if (keep && (type == "regex" || type == "grammar")) {
-      DI_API_ASSIGN(out.definition, format->required_string(type));
-      out.kind = type == "regex" ? ResponseFormat::Kind::kRegex : ResponseFormat::Kind::kGrammar;
-      return {};
-    }
-    if (!keep) return Fail(ApiError::Invalid("response_format: only text and json_object are supported"));
-    return Fail(ApiError::Field("response_format.type", "expected text, json_object, json_schema, regex or grammar, got {}",
-                                json_excerpt(type)));
-  }
-
-  ApiResult<void> read_schema(const ObjectInput& in) {
-    ResponseFormat& out = out_.conversation.response_format;
-    DI_API_ASSIGN(const std::optional<std::string> name, in.string("name"));
-    DI_API_ASSIGN(const std::optional<bool> strict, in.boolean("strict"));
-    const Json* schema = in.find("schema");
-    if (schema == nullptr) return Fail(ApiError::Field(in.at("schema"), "an object is required"));
-    if (!schema->is_object() && !schema->is_boolean()) return Fail(wrong_type(in.at("schema"), "a JSON Schema", *schema));
-    out = {.kind = ResponseFormat::Kind::kJsonSchema,
-           .name = name.value_or(""),
-           .definition = wire_json(*schema),
-           .strict = strict.value_or(false)};
     return {};
   }
 

@@ -4,6 +4,7 @@
 
 #include "protocol/api.h"
 #include "protocol/request_fields.h"
+#include "protocol/structured_fields.h"
 
 namespace deepinfer {
 namespace {
@@ -68,6 +69,8 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   DI_API_RETURN_IF_ERROR(read_temperature(in, g));
   DI_API_RETURN_IF_ERROR(read_openai_sampling(in, options, g));
   DI_API_RETURN_IF_ERROR(read_extensions(in, g));
+  DI_API_RETURN_IF_ERROR(read_response_format(in, options, out.response_format));
+  DI_API_RETURN_IF_ERROR(read_structured_outputs(in, options, out.response_format));
   DI_API_ASSIGN(out.stop, read_openai_stop(in));
   std::erase(out.stop, std::string());
   DI_API_RETURN_IF_ERROR(read_stream(in, out.stream, out.include_usage));

@@ -66,10 +66,13 @@ enum class ToolChoice : uint8_t { kAuto, kNone, kRequired };
 
 /// What the answer must look like. Text and JSON objects are asked for in the prompt; everything else needs a grammar.
 struct ResponseFormat {
-  enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema, kRegex, kGrammar } kind = Kind::kText;
-  std::string name = {};        ///< of the schema
-  std::string definition = {};  ///< JSON Schema, regular expression or grammar, as text
-  bool strict = false;
+  enum class Kind : uint8_t { kText, kJsonObject, kJsonSchema, kRegex, kGrammar, kChoice } kind = Kind::kText;
+  std::string name = {};                  ///< of the schema
+  std::string definition = {};            ///< JSON Schema, regular expression or grammar, as text
+  std::vector<std::string> choices = {};  ///< of kChoice
+  bool strict = false;                    ///< keywords of the schema that can't be enforced are refused, not left out
+  bool compact = false;                   ///< JSON without white space
+  std::string field = {};                 ///< of the request where it stands, for errors
 };
 
 struct Conversation {

@@ -96,6 +96,7 @@ struct CompletionRequest {
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts = {};  ///< at least one; each becomes one engine request
   GenerationOptions generation;
   std::vector<std::string> stop = {};
+  ResponseFormat response_format = {};
   bool echo = false;
   bool stream = false;
   bool include_usage = false;

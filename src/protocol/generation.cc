@@ -64,50 +64,128 @@ std::string_view format_name(ResponseFormat::Kind kind) {
       return "regex";
     case ResponseFormat::Kind::kGrammar:
       return "grammar";
+    case ResponseFormat::Kind::kChoice:
+      return "choice";
   }
   return "unknown";
 }
 
 }  // namespace
 
-std::optional<GenerationConstraint> make_constraint(const ConvertedRequest& request, ModelVersion version) {
+namespace {
+
+/// The form of a format; none for text.
+std::optional<grammar::AnswerSpec> answer_spec(const ResponseFormat& format) {
+  const auto space = format.compact ? grammar::JsonSpace::kCompact : grammar::JsonSpace::kFlexible;
+  switch (format.kind) {
+    case ResponseFormat::Kind::kText:
+      return std::nullopt;
+    case ResponseFormat::Kind::kJsonObject:
+      return grammar::JsonObjectSpec{space};
+    case ResponseFormat::Kind::kJsonSchema:
+      return grammar::JsonSchemaSpec{format.definition, format.strict, space};
+    case ResponseFormat::Kind::kRegex:
+      return grammar::RegexSpec{format.definition};
+    case ResponseFormat::Kind::kGrammar:
+      return grammar::EbnfSpec{format.definition};
+    case ResponseFormat::Kind::kChoice:
+      return grammar::ChoiceSpec{format.choices};
+  }
+  return std::nullopt;
+}
+
+grammar::GrammarSpec grammar_spec(grammar::AnswerSpec answer) {
+  return std::visit([](auto&& spec) { return grammar::GrammarSpec(std::move(spec)); }, std::move(answer));
+}
+
+bool enforces_tools(const Conversation& c) {
+  return !c.tools.empty() && (c.tool_choice == ToolChoice::kRequired ||
+                              std::any_of(c.tools.begin(), c.tools.end(), [](const Tool& tool) { return tool.strict; }));
+}
+
+}  // namespace
+
+std::optional<StructuredOutput> make_structured_output(const ConvertedRequest& request, const GenerationPolicy& policy) {
   const Conversation& c = request.conversation;
-  if (c.tools.empty() && c.response_format.kind == ResponseFormat::Kind::kText) return std::nullopt;
-  GenerationConstraint out;
-  out.start = c.thinking ? GenerationConstraint::Start::kAfterThinking : GenerationConstraint::Start::kFirstToken;
-  out.format = c.response_format;
-  out.tools = c.tools;
-  out.tools_required = c.tool_choice == ToolChoice::kRequired && !c.tools.empty();
-  out.parallel = c.parallel_tool_calls;
-  out.version = version;
-  if (request.parsing.tool_call_initial_stage)
-    out.prefilled = fmt::format("\n\n<{}{}>\n", kDsmlToken, DsmlTags::Of(version).calls);
+  const bool required = c.tool_choice == ToolChoice::kRequired && !c.tools.empty();
+  std::optional<grammar::AnswerSpec> answer = required ? std::nullopt : answer_spec(c.response_format);
+  if (!answer.has_value() && !enforces_tools(c)) return std::nullopt;
+  StructuredOutput out;
+  if (c.tools.empty()) {
+    out.form = grammar_spec(*std::move(answer));
+  } else {
+    grammar::DsmlSpec calls;
+    for (const Tool& tool : c.tools) calls.tools.push_back({tool.name, tool.parameters, tool.strict});
+    calls.parallel = c.parallel_tool_calls;
+    calls.v4 = policy.version == ModelVersion::kV4;
+    calls.dsml_token = kDsmlToken;
+    calls.answer = std::move(answer);
+    if (required) {
+      calls.mode =
+          request.parsing.tool_call_initial_stage ? grammar::DsmlSpec::Mode::kInside : grammar::DsmlSpec::Mode::kRequired;
+    }
+    out.form = std::move(calls);
+  }
+  const ReasoningStage stage = request.parsing.reasoning_initial_stage;
+  if (stage == ReasoningStage::kStart || stage == ReasoningStage::kReasoning) {
+    out.start_after = policy.think_end;
+  } else if (!c.messages.empty() && c.messages.back().prefix) {
+    out.prefix = c.messages.back().content;
+  }
   return out;
 }
+
+std::optional<StructuredOutput> make_structured_output(const CompletionRequest& request) {
+  std::optional<grammar::AnswerSpec> answer = answer_spec(request.response_format);
+  if (!answer.has_value()) return std::nullopt;
+  StructuredOutput out;
+  out.form = grammar_spec(*std::move(answer));
+  return out;
+}
+
+std::string structured_output_field(const ConvertedRequest& request) {
+  const Conversation& c = request.conversation;
+  const bool format = c.response_format.kind != ResponseFormat::Kind::kText;
+  return format && (c.tool_choice != ToolChoice::kRequired || c.tools.empty()) ? c.response_format.field : "tools";
+}
+
+namespace {
+
+/// Refuses what cannot be enforced; JSON objects are asked for in the prompt, and that has to do then.
+ApiResult<void> check_format(const ResponseFormat& format, const GenerationPolicy& policy) {
+  using Kind = ResponseFormat::Kind;
+  if (policy.grammar || format.kind == Kind::kText || format.kind == Kind::kJsonObject) return {};
+  return Fail(ApiError::Field(format.field, "{} is not supported by this server", format_name(format.kind)));
+}
+
+}  // namespace
 
 ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy) {
   const Conversation& c = request.conversation;
-  const ResponseFormat::Kind format = c.response_format.kind;
-  if (!policy.grammar && format != ResponseFormat::Kind::kText && format != ResponseFormat::Kind::kJsonObject) {
-    return Fail(ApiError::Field(request.api == Api::kResponses  ? "text.format"
-                                : request.api == Api::kMessages ? "output_config.format"
-                                                                : "response_format",
-                                "{} is not supported by this server", format_name(format)));
-  }
+  DI_API_RETURN_IF_ERROR(check_format(c.response_format, policy));
   const bool fixed = c.thinking && !policy.honour_sampling_in_thinking;
   DI_API_ASSIGN(Request out, common(request.generation, std::move(prompt), policy, fixed,
                                     c.thinking ? policy.default_max_tokens_thinking : policy.default_max_tokens));
   // The release fixes top_p of V4 with tools.
   if (fixed && policy.version == ModelVersion::kV4 && !c.tools.empty()) out.sampling.top_p = 0.95f;
   out.skip_special_tokens = false;
+  if (policy.grammar) {
+    out.structured_output = make_structured_output(request, policy);
+    const ReasoningStage stage = request.parsing.reasoning_initial_stage;
+    const bool thinks = stage == ReasoningStage::kStart || stage == ReasoningStage::kReasoning;
+    if (out.structured_output.has_value() && thinks && !policy.think_end.has_value())
+      return Fail(ApiError::Http(500, "the tokenizer has no </think>, behind which a format would begin"));
+  }
   if (!request.generation.cache_class.has_value() && !c.tools.empty()) out.cache_class = "agent";
   return out;
 }
 
 ApiResult<Request> to_engine_request(const CompletionRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy) {
+  DI_API_RETURN_IF_ERROR(check_format(request.response_format, policy));
   DI_API_ASSIGN(Request out, common(request.generation, std::move(prompt), policy, /*fixed=*/false, /*default_max_tokens=*/16));
+  if (policy.grammar) out.structured_output = make_structured_output(request);
   out.stop = request.stop;
   if (request.echo && request.generation.logprobs.has_value()) out.prompt_logprobs = request.generation.logprobs;
   return out;

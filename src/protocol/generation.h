@@ -21,31 +21,21 @@ struct GenerationPolicy {
   /// In thinking mode the release samples at temperature 1, top_p at least 0.95, without penalties, whatever was asked. True: do
   /// as the request says there too.
   bool honour_sampling_in_thinking = false;
-  /// The engine can enforce Conversation::response_format. False: formats that need it are refused by name.
+  /// The engine can enforce forms. False: formats that need it are refused by name, and calls of tools are not enforced.
   bool grammar = false;
+  /// The token `</think>`: a form begins behind it where the model thinks first.
+  std::optional<int32_t> think_end = {};
 };
 
-/// What a grammar has to enforce on the answer (§14). A plain value; nothing here compiles it.
-struct GenerationConstraint {
-  enum class Start : uint8_t {
-    kFirstToken,
-    kAfterThinking,  ///< behind the token </think>; before it the text is free
-  } start = Start::kFirstToken;
-  /// The whole answer, if not text.
-  ResponseFormat format = {};
-  /// Calls in DSML, from the marker ｜DSML｜ on; empty: none are declared.
-  std::vector<Tool> tools = {};
-  bool tools_required = false;  ///< at least one call
-  bool parallel = true;         ///< more than one call
-  /// Bytes of the grammar that the prompt already holds.
-  std::string prefilled = {};
-  ModelVersion version = ModelVersion::kV4_1;  ///< the spelling of the tags
-};
-/// None if the answer is free text without tools.
-std::optional<GenerationConstraint> make_constraint(const ConvertedRequest& request, ModelVersion version);
+/// What the engine has to enforce on the answer (§14); none: nothing. Tools are enforced where a call is required or one of them
+/// is strict. Beside a format, calls of tools that are not required stay possible.
+std::optional<StructuredOutput> make_structured_output(const ConvertedRequest& request, const GenerationPolicy& policy);
+std::optional<StructuredOutput> make_structured_output(const CompletionRequest& request);
+/// The field of the request that a fault of its form is told about.
+std::string structured_output_field(const ConvertedRequest& request);
 
 /// The engine's request for an encoded prompt. Text comes with its special tokens, for the output parser; stop strings are left
-/// to that parser. Errors: the prompt does not fit (the text of the hosted service), or a constraint that the server cannot
+/// to that parser. Errors: the prompt does not fit (the text of the hosted service), or a format that the server cannot
 /// enforce.
 ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy);

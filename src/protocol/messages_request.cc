@@ -7,6 +7,7 @@
 
 #include "protocol/api.h"
 #include "protocol/request_fields.h"
+#include "protocol/structured_fields.h"
 
 namespace deepinfer {
 namespace {
@@ -27,7 +28,8 @@ class MessagesParser {
     DI_API_ASSIGN(const std::optional<ObjectInput> config, in_.object("output_config"));
     const Json* effort = config.has_value() ? config->find("effort") : nullptr;
     DI_API_RETURN_IF_ERROR(read_thinking(in_, effort, "output_config.effort", options_, out_));
-    if (config.has_value()) DI_API_RETURN_IF_ERROR(output_format(*config));
+    DI_API_RETURN_IF_ERROR(output_format());
+    DI_API_RETURN_IF_ERROR(read_structured_outputs(in_, options_, out_.conversation.response_format));
     DI_API_RETURN_IF_ERROR(tools());
     DI_API_RETURN_IF_ERROR(system());
     DI_API_RETURN_IF_ERROR(messages());
@@ -55,17 +57,23 @@ class MessagesParser {
     return {};
   }
 
-  ApiResult<void> output_format(const ObjectInput& config) {
+  /// output_config.format, or output_format, as it was called before.
+  ApiResult<void> output_format() {
     if (options_.structured_output == ConversionOptions::StructuredOutput::kIgnore) return {};
-    DI_API_ASSIGN(const std::optional<ObjectInput> format, config.object("format"));
+    DI_API_ASSIGN(const std::optional<ObjectInput> config, in_.object("output_config"));
+    std::optional<ObjectInput> format;
+    if (config.has_value()) {
+      DI_API_ASSIGN(format, config->object("format"));
+    }
+    DI_API_ASSIGN(std::optional<ObjectInput> older, in_.object("output_format"));
+    if (format.has_value() && older.has_value())
+      return Fail(ApiError::Field("output_format", "excludes output_config.format: one format at a time"));
+    if (older.has_value()) format = std::move(older);
     if (!format.has_value()) return {};
     DI_API_ASSIGN(const std::string type, format->required_string("type"));
     if (type != "json_schema")
       return Fail(ApiError::Field(format->at("type"), "expected json_schema, got {}", json_excerpt(type)));
-    const Json* schema = format->find("schema");
-    if (schema == nullptr || !schema->is_object()) return Fail(ApiError::Field(format->at("schema"), "an object is required"));
-    out_.conversation.response_format = {
-        .kind = ResponseFormat::Kind::kJsonSchema, .name = {}, .definition = wire_json(*schema), .strict = true};
+    DI_API_ASSIGN(out_.conversation.response_format, read_json_schema(*format));
     return {};
   }
 

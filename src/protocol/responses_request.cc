@@ -5,6 +5,7 @@
 
 #include "protocol/api.h"
 #include "protocol/responses_tools.h"
+#include "protocol/structured_fields.h"
 
 namespace deepinfer {
 namespace {
@@ -46,6 +47,7 @@ class ResponsesParser {
     const Json* effort = reasoning.has_value() ? reasoning->find("effort") : nullptr;
     DI_API_RETURN_IF_ERROR(read_thinking(in_, effort, "reasoning.effort", options_, out_));
     DI_API_RETURN_IF_ERROR(text_format());
+    DI_API_RETURN_IF_ERROR(read_structured_outputs(in_, options_, out_.conversation.response_format));
     DI_API_RETURN_IF_ERROR(tools());
     DI_API_RETURN_IF_ERROR(input());
     const auto mentions = [](const Message& m) { return mentions_json(m.content); };
@@ -90,20 +92,13 @@ class ResponsesParser {
     if (type == "text") return {};
     if (type == "json_object") {
       out.kind = ResponseFormat::Kind::kJsonObject;
+      out.field = format->path();
       return {};
     }
     if (type != "json_schema")
       return Fail(ApiError::Field(format->at("type"), "expected text, json_object or json_schema, got {}", json_excerpt(type)));
     if (options_.structured_output == ConversionOptions::StructuredOutput::kIgnore) return {};
-    DI_API_ASSIGN(const std::optional<std::string> name, format->string("name"));
-    DI_API_ASSIGN(const std::optional<bool> strict, format->boolean("strict"));
-    const Json* schema = format->find("schema");
-    if (schema == nullptr || !(schema->is_object() || schema->is_boolean()))
-      return Fail(ApiError::Field(format->at("schema"), "a JSON Schema is required"));
-    out = {.kind = ResponseFormat::Kind::kJsonSchema,
-           .name = name.value_or(""),
-           .definition = wire_json(*schema),
-           .strict = strict.value_or(false)};
+    DI_API_ASSIGN(out, read_json_schema(*format));
     return {};
   }
 

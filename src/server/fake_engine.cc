@@ -47,6 +47,8 @@ class FakeEngine final : public Engine {
   Result<RequestHandle> submit(Request request) override {
     auto checked = check_request(std::move(request), limits_);
     if (!checked) return Err(checked.error());
+    if ((*checked)->request.structured_output.has_value())
+      return Err(Status::Unimplemented("structured_output: the fake engine cannot enforce a form"));
     const std::lock_guard lock(cancels_->mutex);
     if (cancels_->closed) return Err(Status::FailedPrecondition("the engine has been shut down"));
     const auto waiting = static_cast<int64_t>(waiting_.size());

@@ -1,11 +1,35 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <ctime>
 
 namespace deepinfer::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxUnenforcedBytes = 2048;  ///< of the header
+
+/// Visible ASCII; everything else, and what would end an element, as %XX.
+void append_header_text(std::string_view text, std::string& out) {
+  for (const char c : text) {
+    if (c > ' ' && c < 0x7F && c != '%' && c != ',') {
+      out += c;
+    } else if (c == ' ') {
+      out += ' ';
+    } else {
+      out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+}
+
+/// A form that cannot be compiled is a fault of the request, whatever budget ran out.
+ApiError form_error(const std::string& field, const Status& status) {
+  ApiError error = ApiError::From(status);
+  if (status.code() == StatusCode::kResourceExhausted) error = ApiError::Http(400, status.message());
+  if (error.status == 400 && !field.empty()) return ApiError::Field(field, "{}", status.message());
+  return error;
+}
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -53,9 +77,35 @@ std::string Generation::advance() {
   return out;
 }
 
+bool Generation::prepared() const {
+  return std::all_of(setup_.handles.begin(), setup_.handles.end(), [](const RequestHandle& h) { return h.prepared(); });
+}
+
+std::vector<Header> Generation::headers() const {
+  std::vector<std::string> all;
+  for (const RequestHandle& handle : setup_.handles) {
+    for (const std::string& part : handle.unenforced()) {
+      if (std::find(all.begin(), all.end(), part) == all.end()) all.push_back(part);
+    }
+  }
+  std::string value;
+  for (const std::string& part : all) {
+    if (!value.empty()) value += ", ";
+    append_header_text(part, value);
+    if (value.size() > kMaxUnenforcedBytes) {
+      value.resize(kMaxUnenforcedBytes);
+      value += "...";
+      break;
+    }
+  }
+  return value.empty() ? std::vector<Header>() : std::vector<Header>{{"x-unenforced-keywords", value}};
+}
+
 void Generation::take(const Output& output, int64_t prompt, std::string& out) {
   observe(output, prompt);
-  const ServerEvents events = setup_.stream->push(output, unix_seconds(), prompt);
+  const bool of_its_form = output.finish == FinishReason::kError && !setup_.handles[static_cast<size_t>(prompt)].prepared();
+  const ServerEvents events = of_its_form ? setup_.stream->fail(form_error(setup_.format_field, output.error))
+                                          : setup_.stream->push(output, unix_seconds(), prompt);
   if (!setup_.streaming) return;
   for (const ServerEvent& event : events) out += sse_frame(event);
 }
@@ -85,7 +135,9 @@ Reply Generation::reply() const {
     reply.status = error->status;
     return reply;
   }
-  return Reply::Json(setup_.stream->body());
+  Reply reply = Reply::Json(setup_.stream->body());
+  for (Header& header : headers()) reply.headers.push_back(std::move(header));
+  return reply;
 }
 
 }  // namespace deepinfer::server

@@ -33,6 +33,7 @@ class Generation {
     bool streaming = false;
     std::unique_ptr<ResponseStream> stream;
     std::vector<RequestHandle> handles;  ///< by prompt
+    std::string format_field;            ///< of the request: what an error of its form is about
     std::chrono::steady_clock::time_point arrival;
     Metrics* metrics = nullptr;
     /// With the body that a GET finds later, or nothing and whether it was cancelled.
@@ -51,6 +52,10 @@ class Generation {
   /// Nothing more will come.
   bool done() const { return setup_.stream->done(); }
   bool streaming() const { return setup_.streaming; }
+  /// False while a structured output is being compiled: it may yet be refused with a status of its own, so nothing may be sent.
+  bool prepared() const;
+  /// Headers of the reply beside the usual ones. Complete once `prepared`.
+  std::vector<Header> headers() const;
   /// Whether it ended in an error; with nothing sent yet, `reply` says it better than a stream does.
   bool failed() const { return setup_.stream->failed().has_value(); }
   /// The whole answer, or the error. Only when done.

@@ -85,6 +85,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   setup.streaming = request.stream;
   setup.stream = std::move(stream);
   setup.handles.push_back(handle);
+  setup.format_field = structured_output_field(request);
   setup.arrival = arrival;
   setup.metrics = &metrics_;
   if (api == Api::kResponses) {
@@ -126,6 +127,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
     handles.list.push_back(std::move(handle));
   }
   setup.handles = handles.release();
+  setup.format_field = request.response_format.field;
   setup.arrival = arrival;
   setup.metrics = &metrics_;
   return std::make_unique<Generation>(std::move(setup));
@@ -142,13 +144,14 @@ ApiResult<std::vector<int32_t>> Application::encode(const ConvertedRequest& requ
 ApiResult<RequestHandle> Application::submit(Request request, const HttpRequest& http) {
   const int64_t tenant = options_.salt_per_key ? http.key : -1;
   request.cache_salt = salts_.salt(tenant, request.cache_salt, cache_epoch_);
+  const bool has_form = request.structured_output.has_value();
   auto handle = backend_.engine->submit(std::move(request));
   if (handle) return *std::move(handle);
   const Status& status = handle.error();
   if (status.code() == StatusCode::kResourceExhausted) {
-    // Either the queue is full, which passes, or the request is too large for the cache, which does not.
+    // Either a queue is full, which passes, or the request is too large for the cache, which does not.
     const EngineStats stats = backend_.engine->stats();
-    const bool queue = stats.waiting * 2 >= backend_.engine->options().max_queued_requests;
+    const bool queue = stats.waiting * 2 >= backend_.engine->options().max_queued_requests || (has_form && stats.preparing > 0);
     return Fail(ApiError::Http(queue ? 429 : 400, status.message()));
   }
   if (status.code() == StatusCode::kFailedPrecondition) return Fail(ApiError::Http(503, status.message()));

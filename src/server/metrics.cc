@@ -105,6 +105,10 @@ std::string Metrics::render(const EngineStats& s, std::string_view model) const 
   one("deepinfer:replayed_tokens_total", "counter", "Cached prompt tokens run again to rebuild windows.", s.replayed_tokens);
   one("deepinfer:kv_pages", "gauge", "Pages of the KV cache.", s.pages_total);
   one("deepinfer:kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s.pages_cached);
+  one("deepinfer:structured_outputs_preparing", "gauge", "Requests whose structured output is being compiled.", s.preparing);
+  one("deepinfer:token_masks_total", "counter", "Masks filled for structured outputs.", s.masks.count);
+  one("deepinfer:token_mask_seconds_total", "counter", "Time that filling them took, beside the forward passes.", s.masks.total);
+  one("deepinfer:token_mask_wait_seconds_total", "counter", "Time that draws waited for masks.", s.mask_wait_seconds);
   one("deepinfer:connections", "gauge", "Open connections.", connections.load());
   one("deepinfer:connections_total", "counter", "Connections accepted.", connections_total.load());
   one("deepinfer:connections_refused_total", "counter", "Connections closed because there were too many.",

@@ -386,7 +386,6 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
   stream_reply.content_type = "text/event-stream";
   stream_reply.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   keep_alive = keep_alive && (!streaming || chunked);
-  std::string head = streaming ? reply_head(stream_reply, keep_alive, chunked) : std::string();
   bool begun = false;
   bool alive = true;
   bool silent = false;
@@ -396,10 +395,13 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
     std::string bytes = generation->advance();
     const bool done = generation->done();
     if (!begun && done && (!streaming || generation->failed())) break;  // goes out in one piece
-    if (bytes.empty() && !done && silent && streaming) bytes = generation->keep_alive();
+    if (bytes.empty() && !done && silent && streaming && generation->prepared()) bytes = generation->keep_alive();
     if (streaming && (!bytes.empty() || done)) {
-      frame = std::move(head);
-      head.clear();
+      frame.clear();
+      if (!begun) {
+        for (Header& header : generation->headers()) stream_reply.headers.push_back(std::move(header));
+        frame = reply_head(stream_reply, keep_alive, chunked);
+      }
       begun = true;
       if (!bytes.empty()) {
         if (chunked) {

@@ -18,6 +18,16 @@ LoadedModel& nano_model(int threads) {
   return models.emplace(threads, *std::move(loaded)).first->second;
 }
 
+FormResult nano_form(const StructuredOutput& output) {
+  static const auto cache = [] {
+    const LoadedModel& nano = nano_model();
+    auto vocabulary = grammar::TokenVocabulary::Make(*nano.tokenizer, {static_cast<int32_t>(nano.config().eos_token_id)});
+    if (!vocabulary) throw std::runtime_error(vocabulary.error().message());
+    return std::make_unique<grammar::GrammarCache>(*std::move(vocabulary), size_t{64} << 20);
+  }();
+  return compile_form(output, *cache, nano_model().config().vocab_size);
+}
+
 CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(setup), windows_(setup.snapshot_bytes, 300) {
   LoadedModel& nano = nano_model(setup.threads);
   const ModelConfig& config = nano.config();
@@ -66,6 +76,9 @@ Result<RequestId> CoreHarness::try_submit(Request request) {
   active->stream =
       std::make_shared<RequestStream>(id, active->request.n, [this](RequestId r) { core_->end(r, FinishReason::kCancelled); });
   if (active->request.deadline.has_value()) active->deadline = now + *active->request.deadline;
+  if (active->request.structured_output.has_value() && !hold_forms) {
+    DI_ASSIGN_OR_RETURN(active->form, nano_form(*active->request.structured_output));
+  }
   handles_.emplace(id, RequestHandle(active->stream));
   answers_[id].resize(static_cast<size_t>(active->request.n));
   core_->submit(active, now);

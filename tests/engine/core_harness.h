@@ -17,6 +17,9 @@ namespace deepinfer::testing {
 /// The nano model with `threads` threads, loaded once for each number of threads.
 LoadedModel& nano_model(int threads = 2);
 
+/// A form for nano's vocabulary; compiled ones are kept.
+FormResult nano_form(const StructuredOutput& output);
+
 struct CoreSetup {
   int64_t pages = 256;
   int64_t max_num_seqs = 16;
@@ -65,6 +68,8 @@ class CoreHarness {
   /// Every plan that was made, printed.
   std::vector<std::string> plans;
   bool keep_plans = false;
+  /// Forms of structured outputs are left to the test, which calls `core().prepared`.
+  bool hold_forms = false;
 
  private:
   void collect();

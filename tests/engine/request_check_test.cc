@@ -371,5 +371,42 @@ TEST(RequestCheck, TheSameRequestCanBeSubmittedAgain) {
   EXPECT_EQ(second->max_tokens, first->max_tokens);
 }
 
+StructuredOutput regex_form(std::string pattern) {
+  return {.form = grammar::RegexSpec{std::move(pattern)}, .start_after = {}, .prefix = {}};
+}
+
+TEST(RequestCheck, StructuredOutput) {
+  const auto with = [](std::function<void(StructuredOutput&)> change) {
+    return [change = std::move(change)](Request& r) {
+      r.structured_output = regex_form("a+");
+      change(*r.structured_output);
+    };
+  };
+  expect_refused({
+      {kRange, "structured_output has 4194305 bytes, at most 4194304 are allowed",
+       with([](StructuredOutput& o) { o = regex_form(std::string((4 << 20) + 1, 'a')); })},
+      {kRange, "structured_output has ",
+       with([](StructuredOutput& o) { o.form = grammar::ChoiceSpec{std::vector<std::string>(1'000'000)}; })},
+      {kInvalid, "structured_output.prefix: invalid UTF-8 at byte 1", with([](StructuredOutput& o) { o.prefix = "a\xff"; })},
+      {kRange, "structured_output.start_after is -1, must be from 0 to 4095",
+       with([](StructuredOutput& o) { o.start_after = -1; })},
+      {kRange, "structured_output.start_after is 4096, must be from 0 to 4095",
+       with([](StructuredOutput& o) { o.start_after = 4096; })},
+      {kInvalid, "structured_output.start_after is 1, which ends the answer",
+       with([](StructuredOutput& o) { o.start_after = 1; })},
+      {kInvalid, "structured_output.prefix: nothing of the form can be there before start_after", with([](StructuredOutput& o) {
+         o.start_after = 7;
+         o.prefix = "a";
+       })},
+  });
+  Request request = good();
+  request.ignore_eos = true;
+  request.structured_output = regex_form("a+");
+  const auto checked = check_request(std::move(request), limits());
+  ASSERT_TRUE(checked.has_value());
+  EXPECT_FALSE((*checked)->request.ignore_eos) << "EOS is the one token at the end of the form";
+  EXPECT_EQ((*checked)->request.sampling.stop_token_ids, std::vector<int32_t>{1});
+}
+
 }  // namespace
 }  // namespace deepinfer

@@ -225,25 +225,5 @@ TEST(PublishedMistakes, CutClosers) {
   EXPECT_EQ(items[2]["reason"], "length");
 }
 
-// §14: what the grammar engine will be told.
-TEST(PublishedMistakes, ConstraintOfForcedTools) {
-  const auto request = [](const char* thinking) {
-    return parse_chat_request(fmt::format(
-        R"({{"model":"m","messages":[{{"role":"user","content":"q"}}],"thinking":{{"type":"{}"}},"parallel_tool_calls":false,)"
-        R"("tools":[{{"type":"function","function":{{"name":"f"}}}}],"tool_choice":{{"type":"function","function":{{"name":"f"}}}}}})",
-        thinking));
-  };
-  const auto now = make_constraint(*request("disabled"), ModelVersion::kV4_1);
-  ASSERT_TRUE(now.has_value());
-  EXPECT_EQ(now->prefilled, "\n\n<｜DSML｜ calls>\n");
-  EXPECT_EQ(now->start, GenerationConstraint::Start::kFirstToken);
-  EXPECT_TRUE(now->tools_required);
-  EXPECT_FALSE(now->parallel);
-  const auto later = make_constraint(*request("enabled"), ModelVersion::kV4);
-  ASSERT_TRUE(later.has_value());
-  EXPECT_EQ(later->prefilled, "");
-  EXPECT_EQ(later->start, GenerationConstraint::Start::kAfterThinking);
-}
-
 }  // namespace
 }  // namespace deepinfer

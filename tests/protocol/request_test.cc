@@ -164,8 +164,9 @@ TEST(Requests, EveryParameterArrives) {
   GenerationPolicy policy;
   const auto refused = to_engine_request(*request, {1, 2, 3}, policy);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().message, "response_format: json_schema is not supported by this server");
+  EXPECT_EQ(refused.error().message, "response_format.json_schema.schema: json_schema is not supported by this server");
   policy.grammar = true;
+  policy.think_end = 4;
   policy.honour_sampling_in_thinking = true;
   const auto engine = to_engine_request(*request, {1, 2, 3}, policy);
   ASSERT_TRUE(engine.has_value());
