@@ -1,4 +1,4 @@
-// One block: a query row and 16 of its heads. Scores first (keys are the A operand, 32 a warp), then the softmax over all of them,
+// One block: a query row and 16 or 32 of its heads. Scores first (keys are the A operand, 32 a warp), then the softmax over all of them,
 // then the values (heads are A, dims are B; each warp has slices of 32 dims to itself). Keys are widened twice: once for each
 // product, which costs less than keeping 640 of them.
 
@@ -12,9 +12,8 @@
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kHeads = 16;        // of a block
 constexpr int kKeys = 32;         // of a warp's score tile
 constexpr int kValueKeys = 16;    // of a warp's value tile
 constexpr int kSlice = 32;        // dims
@@ -27,18 +26,18 @@ struct Layout {
   int scores, weights, values, rows, totals, bytes;  // offsets
 };
 
-__host__ __device__ Layout layout_of(int dim, int longest) {
+__host__ __device__ Layout layout_of(int heads, int dim, int longest) {
   Layout l{};
   l.query_stride = (dim + 127) / 128 * 128 + 8;
   const int keys = (longest + 31) / 32 * 32;
   l.score_stride = keys + 4;
   l.weight_stride = keys + 8;
-  l.scores = kHeads * l.query_stride * 2;
-  l.weights = l.scores + kHeads * l.score_stride * 4;
-  l.values = l.weights + kHeads * l.weight_stride * 2;
+  l.scores = heads * l.query_stride * 2;
+  l.weights = l.scores + heads * l.score_stride * 4;
+  l.values = l.weights + heads * l.weight_stride * 2;
   l.rows = l.values + kWarps * kValueKeys * kValueStride * 2;
   l.totals = l.rows + keys * 8;
-  l.bytes = l.totals + kHeads * 4;
+  l.bytes = l.totals + heads * 4;
   return l;
 }
 
@@ -52,8 +51,8 @@ __device__ void widen_compressed(uint32_t word, uint32_t scale, uint32_t (&r)[4]
 }
 
 // Scores of up to 32 keys against the block's heads.
-template <bool kWindow>
-__device__ void score_tile(const uint8_t* const* rows, int count, int dim, const bf16* query, int stride, float (&c)[2][2][4]) {
+template <bool kWindow, int kTiles>
+__device__ void score_tile(const uint8_t* const* rows, int count, int dim, const bf16* query, int stride, float (&c)[2][kTiles][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int g = lane / 4;
   const int t = lane % 4;
@@ -74,7 +73,7 @@ __device__ void score_tile(const uint8_t* const* rows, int count, int dim, const
         k.rows[i] = inside ? load_unaligned(row[i] + column) : make_uint4(0, 0, 0, 0);
         k.scales[i] = inside ? row[i][dim + column / kScaleGroup] : 127;
       }
-      multiply_chunk<WeightFormat::kFp8, true, 2>(k, inputs, c);
+      multiply_chunk<WeightFormat::kFp8, true, kTiles>(k, inputs, c);
     } else {
       uint4 k[4];
       uint32_t scales[4][2];
@@ -85,7 +84,7 @@ __device__ void score_tile(const uint8_t* const* rows, int count, int dim, const
         for (int s = 0; s < 2; ++s)
           scales[i][s] = inside ? same_pair(e4m3_value(row[i][dim / 2 + column / kCacheScaleGroup + s])) : 0;
       }
-      multiply_pairs<4, 2>(
+      multiply_pairs<4, kTiles>(
           [&](int i, int pair, uint32_t(&r)[4]) {
             const uint32_t words[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
             widen_compressed(words[pair], scales[i][pair / 2], r);
@@ -158,11 +157,12 @@ __device__ void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
 }
 
 // Grid: groups of heads, rows.
-__global__ void __launch_bounds__(kThreads, 2) attention_kernel(const AttentionQuery* queries, const bf16* q, const float* sinks, bf16* out,
+template <int kHeads>
+__global__ void __launch_bounds__(kThreads, 1) attention_kernel(const AttentionQuery* queries, const bf16* q, const float* sinks, bf16* out,
                                                                 int heads, int dim, int longest, float scale) {
   extern __shared__ uint4 shared[];
   auto* base = reinterpret_cast<uint8_t*>(shared);
-  const Layout l = layout_of(dim, longest);
+  const Layout l = layout_of(kHeads, dim, longest);
   auto* query = reinterpret_cast<bf16*>(base);
   auto* scores = reinterpret_cast<float*>(base + l.scores);
   auto* weights = reinterpret_cast<bf16*>(base + l.weights);
@@ -206,16 +206,16 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const AttentionQ
     const bool in_window = tile < window_tiles;
     const int first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
     const int keys = min(kKeys, (in_window ? window : count) - first);
-    float c[2][2][4] = {};
+    float c[2][kHeads / 8][4] = {};
     if (in_window) {
-      score_tile<true>(rows + first, keys, dim, query, l.query_stride, c);
+      score_tile<true, kHeads / 8>(rows + first, keys, dim, query, l.query_stride, c);
     } else {
-      score_tile<false>(rows + first, keys, dim, query, l.query_stride, c);
+      score_tile<false, kHeads / 8>(rows + first, keys, dim, query, l.query_stride, c);
     }
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
 #pragma unroll
-      for (int n = 0; n < 2; ++n) {
+      for (int n = 0; n < kHeads / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int key = m * 16 + g + i / 2 * 8;
@@ -245,57 +245,81 @@ __global__ void __launch_bounds__(kThreads, 2) attention_kernel(const AttentionQ
   __syncthreads();
 
   bf16* tile = reinterpret_cast<bf16*>(base + l.values) + warp * kValueKeys * kValueStride;
+  constexpr int kAhead = 4;  // value tiles on their way
   for (int slice = warp * kSlice; slice < dim; slice += kWarps * kSlice) {
-    float c[4][4] = {};
+    float c[kHeads / 16][4][4] = {};
     const int column = slice + lane % 2 * 16;
-    const auto piece_of = [&](int key) { return load_values(rows[min(key, count - 1)], min(key, count - 1) < window, dim, column); };
-    ValuePiece next = piece_of(lane / 2);
-    for (int first = 0; first < count; first += kValueKeys) {
-      const ValuePiece piece = next;
-      const bool in_window = min(first + lane / 2, count - 1) < window;
-      if (first + kValueKeys < count) next = piece_of(first + kValueKeys + lane / 2);
-      uint32_t v[8];
-      widen_values(piece, in_window, v);
-      auto* to = reinterpret_cast<uint4*>(tile + lane / 2 * kValueStride + lane % 2 * 16);
-      __syncwarp();
-      to[0] = make_uint4(v[0], v[1], v[2], v[3]);
-      to[1] = make_uint4(v[4], v[5], v[6], v[7]);
-      __syncwarp();
-      uint32_t p[4];
-      load_matrices(p, weights + lane % 16 * l.weight_stride + first + lane / 16 * 8);
+    const auto load = [&](int first) {
+      const int key = min(first + lane / 2, count - 1);
+      return load_values(rows[key], key < window, dim, column);
+    };
+    ValuePiece pieces[kAhead];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        uint32_t b[4];  // dims 16 half + 0..7: keys 0..7, 8..15; dims 8..15 likewise
-        load_matrices_transposed(b, tile + lane % 16 * kValueStride + half * 16 + lane / 16 * 8);
-        mma(c[2 * half], p, b[0], b[1]);
-        mma(c[2 * half + 1], p, b[2], b[3]);
+    for (int i = 0; i < kAhead; ++i) pieces[i] = load(i * kValueKeys);
+    for (int group = 0; group < count; group += kAhead * kValueKeys) {
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        const int first = group + ahead * kValueKeys;
+        if (first >= count) break;
+        const ValuePiece piece = pieces[ahead];
+        pieces[ahead] = load(first + kAhead * kValueKeys);
+        uint32_t v[8];
+        widen_values(piece, min(first + lane / 2, count - 1) < window, v);
+        auto* to = reinterpret_cast<uint4*>(tile + lane / 2 * kValueStride + lane % 2 * 16);
+        __syncwarp();
+        to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+        to[1] = make_uint4(v[4], v[5], v[6], v[7]);
+        __syncwarp();
+        uint32_t b[2][4];  // dims 16 half + 0..7: keys 0..7, 8..15; dims 8..15 likewise
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          load_matrices_transposed(b[half], tile + lane % 16 * kValueStride + half * 16 + lane / 16 * 8);
+#pragma unroll
+        for (int m = 0; m < kHeads / 16; ++m) {
+          uint32_t p[4];
+          load_matrices(p, weights + (m * 16 + lane % 16) * l.weight_stride + first + lane / 16 * 8);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) mma(c[m][n], p, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        }
       }
     }
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int m = 0; m < kHeads / 16; ++m) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int h = g + 8 * i;
-        if (h >= own_heads) continue;
-        *reinterpret_cast<uint32_t*>(out + (r * heads + first_head + h) * dim + slice + n * 8 + t * 2) =
-            narrow_pair(c[n][2 * i] / totals[h], c[n][2 * i + 1] / totals[h]);
+      for (int n = 0; n < 4; ++n) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int h = m * 16 + g + 8 * i;
+          if (h >= own_heads) continue;
+          *reinterpret_cast<uint32_t*>(out + (r * heads + first_head + h) * dim + slice + n * 8 + t * 2) =
+              narrow_pair(c[m][n][2 * i] / totals[h], c[m][n][2 * i + 1] / totals[h]);
+        }
       }
     }
   }
+}
+
+template <int kHeads>
+bool launch(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest, cudaStream_t stream) {
+  const Layout l = layout_of(kHeads, static_cast<int>(args.dim), static_cast<int>(longest));
+  if (l.bytes > 226 << 10) return false;
+  DI_CUDA(cudaFuncSetAttribute(attention_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes));
+  const dim3 grid(static_cast<unsigned>((args.heads + kHeads - 1) / kHeads), static_cast<unsigned>(args.queries.size()));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
+  attention_kernel<kHeads><<<grid, kThreads, static_cast<size_t>(l.bytes), stream>>>(
+      queries, args.q, args.sinks, args.out, static_cast<int>(args.heads), static_cast<int>(args.dim), static_cast<int>(longest), scale);
+  DI_CUDA_LAUNCHED();
+  return true;
 }
 
 }  // namespace
 
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest, cudaStream_t stream) {
   if (args.queries.empty()) return;
-  const Layout l = layout_of(static_cast<int>(args.dim), static_cast<int>(longest));
-  if (l.bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
-  DI_CUDA(cudaFuncSetAttribute(attention_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes));
-  const dim3 grid(static_cast<unsigned>((args.heads + kHeads - 1) / kHeads), static_cast<unsigned>(args.queries.size()));
-  const float scale = 1.0f / sqrtf(static_cast<float>(args.dim));
-  attention_kernel<<<grid, kThreads, static_cast<size_t>(l.bytes), stream>>>(
-      queries, args.q, args.sinks, args.out, static_cast<int>(args.heads), static_cast<int>(args.dim), static_cast<int>(longest), scale);
-  DI_CUDA_LAUNCHED();
+  // Many rows: fewer blocks a row, so that keys are widened less often. A head's numbers are the same.
+  if (args.queries.size() > 32 && args.heads > 16 && launch<32>(args, queries, longest, stream)) return;
+  if (!launch<16>(args, queries, longest, stream))
+    cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
 }
 
 }  // namespace deepinfer::cuda

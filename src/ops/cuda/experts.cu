@@ -31,8 +31,9 @@ __device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight
 
 // Grid: panels of the inner dimension, tiles. The first half of the warps multiplies by w1, the second by w3.
 template <int kTiles>
-__global__ void __launch_bounds__(512, 1)
-    hidden_kernel(const ExpertWeights* routed, const SharedExpert shared, int expert_count, float limit, const ExpertPlan plan) {
+__global__ void __launch_bounds__(320, kTiles == 1 ? 2 : 1)
+    hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
+                  const __grid_constant__ ExpertPlan plan) {
   extern __shared__ float parts[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -74,8 +75,9 @@ __global__ void __launch_bounds__(512, 1)
 
 // Grid: panels of the hidden dimension, tiles.
 template <int kTiles>
-__global__ void __launch_bounds__(256, kTiles < 4 ? 2 : 1)
-    output_kernel(const ExpertWeights* routed, const SharedExpert shared, int expert_count, const ExpertPlan plan) {
+__global__ void __launch_bounds__(160, kTiles == 1 ? 4 : 2)
+    output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
+                  const __grid_constant__ ExpertPlan plan) {
   extern __shared__ float parts[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -132,13 +134,13 @@ void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPl
   const int64_t in_segments = segment_count(args.shared_w1.in);
   const size_t in_bytes = static_cast<size_t>(2 * part_floats(in_segments, kTiles)) * sizeof(float);
   allow(hidden_kernel<kTiles>, in_bytes);
-  hidden_kernel<kTiles><<<blocks(args.shared_w1.out), static_cast<unsigned>(2 * segment_warps(in_segments) * kWarp), in_bytes, stream>>>(
+  hidden_kernel<kTiles><<<blocks(args.shared_w1.out), static_cast<unsigned>(2 * segment_warps(in_segments, 5) * kWarp), in_bytes, stream>>>(
       routed, shared, experts, args.swiglu_limit, plan);
   DI_CUDA_LAUNCHED();
   const int64_t out_segments = segment_count(args.shared_w2.in);
   const size_t out_bytes = static_cast<size_t>(part_floats(out_segments, kTiles)) * sizeof(float);
   allow(output_kernel<kTiles>, out_bytes);
-  output_kernel<kTiles><<<blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments) * kWarp), out_bytes, stream>>>(
+  output_kernel<kTiles><<<blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, stream>>>(
       routed, shared, experts, plan);
   DI_CUDA_LAUNCHED();
 }

@@ -131,8 +131,8 @@ struct WeightPanel {
 };
 
 /// Four words of a row, 2 mma steps of 4 columns a lane each, as A registers in the order of the inputs.
-template <WeightFormat kFormat, bool kInterleaved>
-__device__ inline void widen_words(const uint4& row, int pair, uint32_t scale, uint32_t excess, bool wide, uint32_t (&r)[4]) {
+template <WeightFormat kFormat, bool kInterleaved, bool kWide>
+__device__ inline void widen_words(const uint4& row, int pair, uint32_t scale, uint32_t excess, uint32_t (&r)[4]) {
   const uint32_t words[4] = {row.x, row.y, row.z, row.w};
   if constexpr (kFormat == WeightFormat::kBf16) {
     r[0] = words[0], r[1] = words[1], r[2] = words[2], r[3] = words[3];
@@ -147,7 +147,7 @@ __device__ inline void widen_words(const uint4& row, int pair, uint32_t scale, u
     }
 #pragma unroll
     for (uint32_t& v : r) v = multiply_bf16x2(v, scale);
-    if (wide) {
+    if constexpr (kWide) {
 #pragma unroll
       for (uint32_t& v : r) v = multiply_bf16x2(v, excess);
     }
@@ -177,31 +177,37 @@ __device__ inline void multiply_pairs(const Widen& widen, const Inputs& inputs, 
   }
 }
 
-/// Adds the products of one chunk.
-template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
-__device__ inline void multiply_chunk(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
+template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
+__device__ inline void multiply_scaled(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
   constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias;
   constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : kFormat == WeightFormat::kFp4 ? 4 : 1;
   uint32_t scale[4] = {}, excess[4] = {};
-  bool wide = false;
   if constexpr (kFormat != WeightFormat::kBf16) {
-    bool over = false;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      scale[i] = scale_pair(chunk.scales[i], kBias);
-      over = over || chunk.scales[i] + kBias > 254;
-    }
-    wide = __any_sync(0xffffffffu, over);
-    if (wide) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) excess[i] = excess_pair(chunk.scales[i], kBias);
+      scale[i] = kWide ? scale_pair(chunk.scales[i], kBias) : ((chunk.scales[i] + kBias) << 7) * 0x10001u;
+      if (kWide) excess[i] = excess_pair(chunk.scales[i], kBias);
     }
   }
   multiply_pairs<kPairs, kTiles>(
       [&](int i, int pair, uint32_t(&r)[4]) {
-        widen_words<kFormat, kInterleaved>(chunk.rows[i], pair, scale[i], excess[i], wide, r);
+        widen_words<kFormat, kInterleaved, kWide>(chunk.rows[i], pair, scale[i], excess[i], r);
       },
       inputs, c);
+}
+
+/// Adds the products of one chunk. Scales that need two factors are rare, and have a path of their own.
+template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
+__device__ inline void multiply_chunk(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
+  if constexpr (kFormat != WeightFormat::kBf16) {
+    constexpr uint32_t kMost = 254 - (kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias);
+    const uint32_t largest = max(max(chunk.scales[0], chunk.scales[1]), max(chunk.scales[2], chunk.scales[3]));
+    if (__any_sync(0xffffffffu, largest > kMost)) {
+      multiply_scaled<kFormat, kInterleaved, true, kTiles>(chunk, inputs, c);
+      return;
+    }
+  }
+  multiply_scaled<kFormat, kInterleaved, false, kTiles>(chunk, inputs, c);
 }
 
 /// 16 bytes at any address: rows of narrow models lie at any byte.

@@ -1,79 +1,109 @@
-// Hyper-connections (spec/backbone §3.2). The coefficients are products in true fp32: columns are cut into slices, every slice is
-// added by one warp in a fixed pattern, and slices in ascending order.
+// Hyper-connections (spec/backbone §3.2). The coefficients are products in fp32: a weight is the sum of three bf16, so three exact
+// bf16 products with fp32 sums are what one fp32 product is. Columns are cut into slices; a slice is one chain of mma, and slices
+// are added in ascending order.
 
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/fragments.cuh"
 #include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kSlice = 512;        // columns
-constexpr int kRowsAtOnce = 4;     // that share a load of the weights
-constexpr int kOutputsAtOnce = 3;  // of one warp
+constexpr int kSlice = 512;       // columns
+constexpr int kOutputs = 24;      // of a block; each is three rows of the A operand
+constexpr int kWeightTiles = 5;   // of 16 rows: 3 * 24 and some zeros
+constexpr int kWeightStride = kSlice + 32;  // bf16: the rows of a load lie in different banks
+constexpr int kInputTiles = 2;    // of 8 rows, of a warp
 constexpr int kMixThreads = 256;
+constexpr int kMixRows = kMixThreads / kWarp * kInputTiles * 8;  // of a block
 constexpr int kMostStreams = 8;
+constexpr size_t kMixShared = kWeightTiles * 16 * kWeightStride * sizeof(bf16);
 
-// partial [rows][slices][outputs + 1]: the last is the sum of squares. Grid: slices, blocks of kRowsAtOnce rows.
-__global__ void __launch_bounds__(kMixThreads)
-    mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+// partial [rows][slices][outputs + 1]: the last is the sum of squares. Grid: slices, blocks of rows, groups of outputs.
+__global__ void __launch_bounds__(kMixThreads, 2) mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
+  extern __shared__ uint4 shared[];
+  auto* weights = reinterpret_cast<bf16*>(shared);
   const int begin = static_cast<int>(blockIdx.x) * kSlice;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce;
-  constexpr int kSteps = kSlice / (kWarp * 4);
-  float v[kRowsAtOnce][kSteps][4];
+  const int first_output = static_cast<int>(blockIdx.z) * kOutputs;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  for (int i = thread; i < 8 * kWeightStride; i += kMixThreads) weights[3 * kOutputs * kWeightStride + i] = bf16{};
+  for (int i = thread; i < kOutputs * kSlice / 4; i += kMixThreads) {
+    const int o = i / (kSlice / 4);
+    const int column = i % (kSlice / 4) * 4;
+    float4 f = make_float4(0, 0, 0, 0);
+    if (first_output + o < outputs && begin + column < width)
+      f = __ldg(reinterpret_cast<const float4*>(fn + static_cast<int64_t>(first_output + o) * width + begin + column));
+    float rest[4] = {f.x, f.y, f.z, f.w};
 #pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int at = begin + s * kWarp * 4 + lane * 4;
-      uint2 pair = make_uint2(0, 0);
-      if (first_row + r < rows && at < width) pair = __ldg(reinterpret_cast<const uint2*>(x + (first_row + r) * width + at));
-      v[r][s][0] = widen_low(pair.x), v[r][s][1] = widen_high(pair.x);
-      v[r][s][2] = widen_low(pair.y), v[r][s][3] = widen_high(pair.y);
+    for (int part = 0; part < 3; ++part) {
+      const uint32_t low = narrow_pair(rest[0], rest[1]);
+      const uint32_t high = narrow_pair(rest[2], rest[3]);
+      *reinterpret_cast<uint2*>(weights + (part * kOutputs + o) * kWeightStride + column) = make_uint2(low, high);
+      rest[0] -= widen_low(low), rest[1] -= widen_high(low), rest[2] -= widen_low(high), rest[3] -= widen_high(high);
     }
   }
-  const auto store = [&](int r, int o, float sum) {
-    if (lane == 0 && first_row + r < rows) partial[((first_row + r) * gridDim.x + blockIdx.x) * (outputs + 1) + o] = sum;
-  };
-  for (int o = warp * kOutputsAtOnce; o < outputs; o += kMixThreads / kWarp * kOutputsAtOnce) {
-    float sum[kOutputsAtOnce][kRowsAtOnce] = {};
+  __syncthreads();
+  const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kMixRows + warp * kInputTiles * 8;
+  if (first_row >= rows) return;
+  float c[kWeightTiles][kInputTiles][4] = {};
+  float square[kInputTiles] = {};
+  const bf16* row[kInputTiles];
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      const int at = begin + s * kWarp * 4 + lane * 4;
+  for (int n = 0; n < kInputTiles; ++n) row[n] = first_row + n * 8 + g < rows ? x + (first_row + n * 8 + g) * width + begin : nullptr;
+#pragma unroll 2
+  for (int column = t * 8; column < kSlice; column += 32) {
+    uint4 v[kInputTiles];
 #pragma unroll
-      for (int i = 0; i < kOutputsAtOnce; ++i) {
-        float4 f = make_float4(0, 0, 0, 0);
-        if (o + i < outputs && at < width) f = __ldg(reinterpret_cast<const float4*>(fn + static_cast<int64_t>(o + i) * width + at));
+    for (int n = 0; n < kInputTiles; ++n) {
+      v[n] = row[n] != nullptr && begin + column < width ? load_again(row[n] + column) : make_uint4(0, 0, 0, 0);
+      const uint32_t words[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
 #pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          sum[i][r] = fmaf(f.x, v[r][s][0], sum[i][r]);
-          sum[i][r] = fmaf(f.y, v[r][s][1], sum[i][r]);
-          sum[i][r] = fmaf(f.z, v[r][s][2], sum[i][r]);
-          sum[i][r] = fmaf(f.w, v[r][s][3], sum[i][r]);
+      for (uint32_t w : words) {
+        square[n] = fmaf(widen_low(w), widen_low(w), square[n]);
+        square[n] = fmaf(widen_high(w), widen_high(w), square[n]);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kWeightTiles; ++m) {
+      const uint4 a = *reinterpret_cast<const uint4*>(weights + (m * 16 + g) * kWeightStride + column);
+      const uint4 b = *reinterpret_cast<const uint4*>(weights + (m * 16 + g + 8) * kWeightStride + column);
+      const uint32_t a0[4] = {a.x, b.x, a.y, b.y};
+      const uint32_t a1[4] = {a.z, b.z, a.w, b.w};
+#pragma unroll
+      for (int n = 0; n < kInputTiles; ++n) {
+        mma(c[m][n], a0, v[n].x, v[n].y);
+        mma(c[m][n], a1, v[n].z, v[n].w);
+      }
+    }
+  }
+  const auto out_of = [&](int64_t r, int o) { return partial + (r * gridDim.x + blockIdx.x) * (outputs + 1) + o; };
+#pragma unroll
+  for (int n = 0; n < kInputTiles; ++n) {
+    // Part p of output o is row p * 24 + o: tile (p * 24 + o) / 16. Rows 24 apart are 8 and 16 rows further on in the tiles, so a
+    // lane has o, o + 24 and o + 48 at its g, at registers that are known here.
+#pragma unroll
+    for (int o8 = 0; o8 < kOutputs / 8; ++o8) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float sum[3];
+#pragma unroll
+        for (int part = 0; part < 3; ++part) {
+          const int row8 = part * (kOutputs / 8) + o8;  // eights of rows
+          sum[part] = c[row8 / 2][n][row8 % 2 * 2 + j];
         }
+        const int64_t r = first_row + n * 8 + t * 2 + j;
+        const int o = first_output + o8 * 8 + g;
+        if (r < rows && o < outputs) *out_of(r, o) = sum[0] + (sum[1] + sum[2]);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kOutputsAtOnce; ++i) {
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        const float total = warp_sum(sum[i][r]);
-        if (o + i < outputs) store(r, o + i, total);
-      }
-    }
-  }
-  if (warp != 0) return;
-#pragma unroll
-  for (int r = 0; r < kRowsAtOnce; ++r) {
-    float square = 0;
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) square = fmaf(v[r][s][i], v[r][s][i], square);
-    }
-    store(r, outputs, warp_sum(square));
+    square[n] += __shfl_xor_sync(0xffffffffu, square[n], 1);
+    square[n] += __shfl_xor_sync(0xffffffffu, square[n], 2);
+    const int64_t r = first_row + n * 8 + g;
+    if (t == 0 && blockIdx.z == 0 && r < rows) *out_of(r, outputs) = square[n];
   }
 }
 
@@ -166,29 +196,56 @@ __global__ void mean_kernel(const bf16* x, int64_t count, int n, int hidden, bf1
       make_uint2(narrow_pair(sum[0] / streams, sum[1] / streams), narrow_pair(sum[2] / streams, sum[3] / streams));
 }
 
-__global__ void expand_kernel(const bf16* o, const float* post, const float* comb, int64_t count, int n, int hidden, bf16* x) {
-  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
+// kColumns columns of one row a thread, all streams of it.
+template <int kN, int kColumns>
+__global__ void expand_kernel(const bf16* o, const float* post, const float* comb, int64_t count, int streams, int hidden, bf16* x) {
+  constexpr int kMost = kN > 0 ? kN : kMostStreams;
+  const int n = kN > 0 ? kN : streams;
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kColumns;
   if (at >= count) return;
   const int64_t row = at / hidden;
   const int64_t d = at % hidden;
-  float old[kMostStreams][2];
-#pragma unroll
-  for (int i = 0; i < kMostStreams; ++i) {
-    if (i >= n) break;
-    const uint32_t v = *reinterpret_cast<const uint32_t*>(x + (row * n + i) * hidden + d);
-    old[i][0] = widen_low(v), old[i][1] = widen_high(v);
-  }
-  const uint32_t out = __ldg(reinterpret_cast<const uint32_t*>(o + at));
-  for (int j = 0; j < n; ++j) {
-    float low = 0, high = 0;
-#pragma unroll
-    for (int i = 0; i < kMostStreams; ++i) {
-      if (i >= n) break;
-      const float c = comb[(row * n + i) * n + j];
-      low += c * old[i][0], high += c * old[i][1];
+  union Columns {
+    uint4 four;
+    uint32_t words[kColumns / 2];
+  };
+  const auto load = [](const bf16* p) {
+    Columns v;
+    if constexpr (kColumns == 8) {
+      v.four = *reinterpret_cast<const uint4*>(p);
+    } else {
+      v.words[0] = *reinterpret_cast<const uint32_t*>(p);
     }
+    return v;
+  };
+  Columns old[kMost];
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    if (i < n) old[i] = load(x + (row * n + i) * hidden + d);
+  }
+  const Columns out = load(o + at);
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) {
+    if (j >= n) break;
     const float p = post[row * n + j];
-    *reinterpret_cast<uint32_t*>(x + (row * n + j) * hidden + d) = narrow_pair(p * widen_low(out) + low, p * widen_high(out) + high);
+    Columns y;
+#pragma unroll
+    for (int w = 0; w < kColumns / 2; ++w) {
+      float low = 0, high = 0;
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        if (i >= n) break;
+        const float c = comb[(row * n + i) * n + j];
+        low += c * widen_low(old[i].words[w]), high += c * widen_high(old[i].words[w]);
+      }
+      y.words[w] = narrow_pair(p * widen_low(out.words[w]) + low, p * widen_high(out.words[w]) + high);
+    }
+    bf16* to = x + (row * n + j) * hidden + d;
+    if constexpr (kColumns == 8) {
+      *reinterpret_cast<uint4*>(to) = y.four;
+    } else {
+      *reinterpret_cast<uint32_t*>(to) = y.words[0];
+    }
   }
 }
 
@@ -207,8 +264,10 @@ void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scr
   if (rows == 0) return;
   if (w.n > kMostStreams) cuda_failed(__FILE__, __LINE__, "hyper_mix", "more than 8 streams");
   const auto outputs = static_cast<int>((2 + w.n) * w.n);
-  const dim3 grid(static_cast<unsigned>(slices_of(w)), static_cast<unsigned>((rows + kRowsAtOnce - 1) / kRowsAtOnce));
-  mix_slices<<<grid, kMixThreads, 0, stream>>>(w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
+  const dim3 grid(static_cast<unsigned>(slices_of(w)), static_cast<unsigned>((rows + kMixRows - 1) / kMixRows),
+                  static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs));
+  DI_CUDA(cudaFuncSetAttribute(mix_slices, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMixShared)));
+  mix_slices<<<grid, kMixThreads, kMixShared, stream>>>(w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
   finish_mix<<<static_cast<unsigned>(rows), 64, 0, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
   DI_CUDA_LAUNCHED();
 }
@@ -224,8 +283,12 @@ void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t r
                   cudaStream_t stream) {
   if (rows == 0) return;
   if (n > kMostStreams) cuda_failed(__FILE__, __LINE__, "hyper_expand", "more than 8 streams");
-  expand_kernel<<<blocks(rows * hidden, 2), kThreads, 0, stream>>>(o, post, comb, rows * hidden, static_cast<int>(n),
-                                                                   static_cast<int>(hidden), x);
+  const int64_t count = rows * hidden;
+  if (n == 4) {
+    expand_kernel<4, 8><<<blocks(count, 8), kThreads, 0, stream>>>(o, post, comb, count, 4, static_cast<int>(hidden), x);
+  } else {
+    expand_kernel<0, 2><<<blocks(count, 2), kThreads, 0, stream>>>(o, post, comb, count, static_cast<int>(n), static_cast<int>(hidden), x);
+  }
   DI_CUDA_LAUNCHED();
 }
 

@@ -9,7 +9,7 @@ namespace {
 
 // Grid: panels of all outputs, blocks of input rows, groups.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
-__global__ void __launch_bounds__(256, kTiles < 4 ? 2 : 1) product_kernel(const __grid_constant__ ProductArgs args) {
+__global__ void __launch_bounds__(256, 2) product_kernel(const __grid_constant__ ProductArgs args) {
   extern __shared__ float parts[];
   int64_t panel = blockIdx.x;
   int which = 0;
@@ -61,7 +61,7 @@ void launch(const ProductArgs& args, cudaStream_t stream) {
   if (shared > 48 << 10) DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   const dim3 grid(static_cast<unsigned>(panels), static_cast<unsigned>((args.rows + kTiles * 8 - 1) / (kTiles * 8)),
                   static_cast<unsigned>(args.groups));
-  kernel<<<grid, static_cast<unsigned>(segment_warps(segments) * kWarp), shared, stream>>>(args);
+  kernel<<<grid, static_cast<unsigned>(segment_warps(segments, 8) * kWarp), shared, stream>>>(args);
   DI_CUDA_LAUNCHED();
 }
 

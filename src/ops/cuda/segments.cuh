@@ -23,25 +23,20 @@ template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const InputRows<kTiles>& x, int segment, int lane,
                                         float (&c)[2][kTiles][4]) {
   constexpr int kChunk = chunk_columns(kFormat);
-  constexpr int kAhead = 2;
-  static_assert(kSegment % (kChunk * kAhead) == 0);
   const int first = segment * kSegment;
   const int last = min(first + kSegment, panel.columns);
-  WeightChunk<kFormat> chunks[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) panel.load(first + i * kChunk, lane, chunks[i]);
-  for (int column = first; column < last; column += kAhead * kChunk) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int at = column + i * kChunk + lane % 4 * (kChunk / 4);
-      const auto inputs = [&](int tile, int pair) {
-        const bf16* row = x.row[tile];
-        return row != nullptr && at < panel.columns ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0);
-      };
-      WeightChunk<kFormat> chunk = chunks[i];
-      panel.load(column + (i + kAhead) * kChunk < last ? column + (i + kAhead) * kChunk : panel.columns, lane, chunks[i]);
-      multiply_chunk<kFormat, kInterleaved, kTiles>(chunk, inputs, c);
-    }
+  WeightChunk<kFormat> next;
+  panel.load(first, lane, next);
+  for (int column = first; column < last; column += kChunk) {
+    const WeightChunk<kFormat> chunk = next;
+    if (column + kChunk < last) panel.load(column + kChunk, lane, next);
+    const int at = column + lane % 4 * (kChunk / 4);
+    const bool inside = at < panel.columns;
+    const auto inputs = [&](int tile, int pair) {
+      const bf16* row = x.row[tile];
+      return row != nullptr && inside ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0);
+    };
+    multiply_chunk<kFormat, kInterleaved, kTiles>(chunk, inputs, c);
   }
 }
 
@@ -77,11 +72,9 @@ __device__ inline float sum_parts(const float* parts, int segments, int64_t part
   return total;
 }
 
-/// Warps of a block for `segments` segments: each warp takes equally many, and blocks stay small enough for two on a
-/// multiprocessor.
-inline int segment_warps(int64_t segments) {
-  constexpr int64_t kMostWarps = 8;
-  const int64_t rounds = (segments + kMostWarps - 1) / kMostWarps;
+/// Warps of a block for `segments` segments: as equal shares as `most` allow.
+inline int segment_warps(int64_t segments, int64_t most) {
+  const int64_t rounds = (segments + most - 1) / most;
   return static_cast<int>((segments + rounds - 1) / rounds);
 }
 

@@ -35,7 +35,7 @@ Backend* backend() {
     const auto devices = cuda_devices();
     if (!devices) return nullptr;
     auto device = make_cuda_backend(devices->front().index);
-    return device ? testing::make_host_pointer_backend(std::move(*device)) : nullptr;
+    return device ? testing::make_host_pointer_backend(std::move(*device), false) : nullptr;
   }();
   return gpu.get();
 }

@@ -54,10 +54,34 @@ class Arena {
   int64_t used_ = 0;
 };
 
+// Weights on the device for good, by host address.
+class KeptWeights {
+ public:
+  explicit KeptWeights(DeviceMemory* memory) : memory_(memory) {}
+  ~KeptWeights() {
+    for (auto& [host, device] : copies_) memory_->free(device);
+  }
+  KeptWeights(const KeptWeights&) = delete;
+  KeptWeights& operator=(const KeptWeights&) = delete;
+
+  void* get(const void* host, int64_t bytes) {
+    void*& device = copies_[{host, bytes}];
+    if (device == nullptr) {
+      device = memory_->allocate(bytes);
+      memory_->upload(device, host, bytes);
+    }
+    return device;
+  }
+
+ private:
+  DeviceMemory* memory_;
+  std::map<std::pair<const void*, int64_t>, void*> copies_;
+};
+
 // The device copies of one call.
 class Call {
  public:
-  explicit Call(Arena* arena) : arena_(arena), memory_(arena->memory()) {}
+  Call(Arena* arena, KeptWeights* weights) : arena_(arena), weights_(weights), memory_(arena->memory()) {}
   ~Call() {
     for (const Copy& copy : out_) memory_->download(copy.host, copy.device, copy.bytes);
     arena_->reset();
@@ -80,6 +104,11 @@ class Call {
     return static_cast<T*>(device);
   }
   template <typename T>
+  T* weight(T* host, int64_t count) {
+    if (weights_ == nullptr || count == 0 || host == nullptr) return in(host, count);
+    return static_cast<T*>(weights_->get(host, count * static_cast<int64_t>(sizeof(T))));
+  }
+  template <typename T>
   T* inout(T* host, int64_t count) {
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
     T* device = out(host, count);
@@ -88,10 +117,12 @@ class Call {
   }
 
   Fp8Weight in(const Fp8Weight& w) {
-    return {in(w.values, w.out * w.in), in(w.scales, (w.out + 31) / 32 * (w.in / 32)), w.out, w.in};
+    return {weight(w.values, w.out * w.in), weight(w.scales, (w.out + 31) / 32 * (w.in / 32)), w.out, w.in};
   }
-  Fp4Weight in(const Fp4Weight& w) { return {in(w.codes, w.out * w.in / 2), in(w.scales, w.out * (w.in / 32)), w.out, w.in}; }
-  Bf16Weight in(const Bf16Weight& w) { return {in(w.values, w.out * w.in), w.out, w.in}; }
+  Fp4Weight in(const Fp4Weight& w) {
+    return {weight(w.codes, w.out * w.in / 2), weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
+  }
+  Bf16Weight in(const Bf16Weight& w) { return {weight(w.values, w.out * w.in), w.out, w.in}; }
 
   /// The pages of the first `rows` rows. Only what belongs to the rows is copied.
   PagedRows pages(const PagedRows& cache, int64_t rows, bool write) {
@@ -127,6 +158,7 @@ class Call {
   }
 
   Arena* arena_;
+  KeptWeights* weights_;
   DeviceMemory* memory_;
   std::vector<Copy> out_;
   std::map<std::pair<const void*, int64_t>, void*> in_;
@@ -135,88 +167,89 @@ class Call {
 
 class HostPointers final : public Backend {
  public:
-  explicit HostPointers(std::unique_ptr<Backend> device) : device_(std::move(device)), arena_(&device_->memory()) {}
+  HostPointers(std::unique_ptr<Backend> device, bool keep_weights)
+      : device_(std::move(device)), arena_(&device_->memory()), weights_(&device_->memory()), keeps_(keep_weights) {}
 
   std::string name() const override { return device_->name(); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->embed(ids, call.in(table), streams, call.out(x, static_cast<int64_t>(ids.size()) * streams * table.in));
   }
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     HyperMixWeights copy = w;
     const int64_t outputs = (2 + w.n) * w.n;
-    copy.fn = call.in(w.fn, outputs * w.n * w.hidden);
-    copy.base = call.in(w.base, outputs);
-    copy.scale = call.in(w.scale, 3);
+    copy.fn = call.weight(w.fn, outputs * w.n * w.hidden);
+    copy.base = call.weight(w.base, outputs);
+    copy.scale = call.weight(w.scale, 3);
     device_->hyper_mix(copy, call.in(x, rows * w.n * w.hidden), rows, call.out(pre, rows * w.n), call.out(post, rows * w.n),
                        call.out(comb, rows * w.n * w.n));
   }
   void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->hyper_collapse(call.in(x, rows * n * hidden), call.in(pre, rows * n), rows, n, hidden, call.out(y, rows * hidden));
   }
   void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
                     bf16* x) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->hyper_expand(call.in(o, rows * hidden), call.in(post, rows * n), call.in(comb, rows * n * n), rows, n, hidden,
                           call.inout(x, rows * n * hidden));
   }
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->stream_mean(call.in(x, rows * n * hidden), rows, n, hidden, call.out(y, rows * hidden));
   }
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     if (x == y) {
       bf16* both = call.inout(y, rows * dim);
-      return device_->rms_norm(both, call.in(w, dim), eps, rows, dim, both);
+      return device_->rms_norm(both, call.weight(w, dim), eps, rows, dim, both);
     }
-    device_->rms_norm(call.in(x, rows * dim), call.in(w, dim), eps, rows, dim, call.out(y, rows * dim));
+    device_->rms_norm(call.in(x, rows * dim), call.weight(w, dim), eps, rows, dim, call.out(y, rows * dim));
   }
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     if (outputs.empty()) return;
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     std::vector<LinearOutput> copies;
     for (const LinearOutput& o : outputs) copies.push_back({call.in(o.weight), call.out(o.y, rows * o.weight.out)});
     device_->linear_fp8(call.in(x, rows * outputs[0].weight.in), rows, copies);
   }
   void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->linear_bf16(call.in(x, rows * w.in), rows, call.in(w), call.out(y, rows * w.out));
   }
   void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->linear_bf16_fp32(call.in(x, rows * w.in), rows, call.in(w), call.out(y, rows * w.out));
   }
   void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->output_lora(call.in(o, rows * groups * wo_a.in), rows, call.in(wo_a), groups, call.out(y, rows * wo_a.out));
   }
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     const RopeRows copy{call.in(rotation.cos, rows * rotation.pairs), call.in(rotation.sin, rows * rotation.pairs), rotation.pairs};
     device_->rope(call.inout(x, rows * heads * dim), copy, rows, heads, dim, inverse);
   }
   void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->pack_window(call.in(x, rows * dim), rows, dim, call.out(packed, rows * (dim + dim / kScaleGroup)));
   }
   void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->pack_compressed(call.in(x, rows * dim), rows, dim, call.pages(cache, first + rows, true), first);
   }
   void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->pack_index_keys(call.in(x, rows * dim), rows, dim, call.pages(cache, first + rows, true), first);
   }
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->round_index_queries(call.inout(x, rows * dim), rows, dim);
   }
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     std::vector<const float*> values, gates;
     for (const float* row : kv) values.push_back(call.in(row, dim));
     for (const float* row : gate) gates.push_back(call.in(row, dim));
@@ -224,7 +257,7 @@ class HostPointers final : public Backend {
   }
 
   void index_select(const IndexSelectArgs& args) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     const auto rows = static_cast<int64_t>(args.queries.size());
     IndexSelectArgs copy = args;
     copy.q = call.in(args.q, rows * args.heads * args.dim);
@@ -247,11 +280,11 @@ class HostPointers final : public Backend {
   }
 
   void sparse_attention(const SparseAttentionArgs& args) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     const auto rows = static_cast<int64_t>(args.queries.size());
     SparseAttentionArgs copy = args;
     copy.q = call.in(args.q, rows * args.heads * args.dim);
-    copy.sinks = call.in(args.sinks, args.heads);
+    copy.sinks = call.weight(args.sinks, args.heads);
     copy.out = call.out(args.out, rows * args.heads * args.dim);
     std::vector<AttentionQuery> queries(args.queries.begin(), args.queries.end());
     std::map<const void*, PagedRows> compressed;
@@ -277,12 +310,12 @@ class HostPointers final : public Backend {
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     RouteArgs copy = args;
     copy.v = call.in(args.v, rows * args.gate.in);
     copy.gate = call.in(args.gate);
-    copy.bias = call.in(args.bias, args.gate.out);
-    copy.bias_vl = call.in(args.bias_vl, args.gate.out);
+    copy.bias = call.weight(args.bias, args.gate.out);
+    copy.bias_vl = call.weight(args.bias_vl, args.gate.out);
     copy.image = call.in(args.image, rows);
     copy.experts = call.out(args.experts, rows * args.topk);
     copy.weights = call.out(args.weights, rows * args.topk);
@@ -290,7 +323,7 @@ class HostPointers final : public Backend {
   }
 
   void experts(const ExpertsArgs& args, int64_t rows) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     ExpertsArgs copy = args;
     copy.v = call.in(args.v, rows * args.shared_w1.in);
     copy.experts = call.in(args.experts, rows * args.topk);
@@ -306,28 +339,30 @@ class HostPointers final : public Backend {
   }
 
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
-    Call call(&arena_);
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
     EngramTable copy = table;
-    copy.values = call.in(table.values, table.rows * table.dim);
-    copy.scales = call.in(table.scales, table.rows * table.dim / kScaleGroup);
+    copy.values = call.weight(table.values, table.rows * table.dim);
+    copy.scales = call.weight(table.scales, table.rows * table.dim / kScaleGroup);
     device_->engram_gather(copy, call.in(ids, rows * columns), rows, columns, call.out(e, rows * columns * table.dim));
   }
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override {
-    Call call(&arena_);
-    device_->engram_gate(call.in(kv, rows * (n + 1) * hidden), call.in(q_weight, n * hidden), call.in(k_weight, n * hidden),
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    device_->engram_gate(call.in(kv, rows * (n + 1) * hidden), call.weight(q_weight, n * hidden), call.weight(k_weight, n * hidden),
                          call.in(image, rows), eps, rows, n, hidden, call.inout(x, rows * n * hidden));
   }
 
  private:
   std::unique_ptr<Backend> device_;
   Arena arena_;
+  KeptWeights weights_;
+  bool keeps_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_host_pointer_backend(std::unique_ptr<Backend> device) {
-  return std::make_unique<HostPointers>(std::move(device));
+std::unique_ptr<Backend> make_host_pointer_backend(std::unique_ptr<Backend> device, bool keep_weights) {
+  return std::make_unique<HostPointers>(std::move(device), keep_weights);
 }
 
 }  // namespace deepinfer::testing
