@@ -1,6 +1,6 @@
 // Operators of the CUDA backend at the dimensions of the release, against the larger of two floors: bytes that must move over the
 // copy bandwidth measured here, and operations over a matrix rate given by the caller (peer_torch.py measures it on the same
-// device). Calls are queued back to back and timed from the host.
+// device). Calls are recorded as a graph, one after the other, and replays are timed, so that the host's launches don't count.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "cuda/device_inputs.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
+#include "ops/cuda/cuda_graph.h"
 
 namespace deepinfer::bench {
 namespace {
@@ -27,7 +28,11 @@ constexpr int64_t kStreams = 4;
 class OpsBench {
  public:
   OpsBench(Backend* backend, std::string device, double tflops, double seconds)
-      : backend_(backend), memory_(&backend->memory()), device_(std::move(device)), flops_rate_(tflops * 1e12), seconds_(seconds) {
+      : backend_(backend),
+        memory_(&backend->memory()),
+        device_(std::move(device)),
+        flops_rate_(tflops * 1e12),
+        seconds_(seconds) {
     measure_copy();
   }
 
@@ -45,26 +50,28 @@ class OpsBench {
     auto* to = in.room<uint8_t>(kBytes);
     const double us = time([&](int64_t) { memory_->copy(to, from, kBytes); });
     copy_rate_ = 2.0 * kBytes / us * 1e6;
-    print_bench_line(stdout, "copy", copy_rate_ * 1e-9, "GB/s", std::nullopt, {{"device", device_}, {"bytes", "read and written"}});
+    print_bench_line(stdout, "copy", copy_rate_ * 1e-9, "GB/s", std::nullopt,
+                     {{"device", device_}, {"bytes", "read and written"}});
   }
 
   // Median over rounds of the time of one call, in us. fn(i) is given the number of the call.
   template <typename Fn>
-  double time(Fn fn) {
-    int64_t call = 0;
-    for (int i = 0; i < 3; ++i) fn(call++);
+  double time(const Fn& fn) {
+    constexpr int64_t kCalls = 16;
+    for (int64_t i = 0; i < kCalls; ++i) fn(i);
     memory_->synchronize();
-    double start = now();
-    for (int i = 0; i < 3; ++i) fn(call++);
-    memory_->synchronize();
-    const int64_t calls = std::clamp<int64_t>(static_cast<int64_t>(seconds_ / 5 / std::max((now() - start) / 3, 1e-6)), 3, 2000);
-    std::vector<double> rounds;
-    for (int round = 0; round < 5; ++round) {
-      start = now();
-      for (int64_t i = 0; i < calls; ++i) fn(call++);
+    const auto graph = record_cuda_graph(*backend_, [&] {
+      for (int64_t i = 0; i < kCalls; ++i) fn(i);
+    });
+    const auto replay = [&](int64_t times) {
+      const double start = now();
+      for (int64_t i = 0; i < times; ++i) graph->replay();
       memory_->synchronize();
-      rounds.push_back((now() - start) / static_cast<double>(calls) * 1e6);
-    }
+      return (now() - start) / static_cast<double>(times * kCalls) * 1e6;
+    };
+    const int64_t times = std::clamp<int64_t>(static_cast<int64_t>(seconds_ / 5 * 1e6 / (replay(2) * kCalls)), 1, 1000);
+    std::vector<double> rounds;
+    for (int round = 0; round < 5; ++round) rounds.push_back(replay(times));
     std::sort(rounds.begin(), rounds.end());
     return rounds[rounds.size() / 2];
   }
@@ -112,8 +119,10 @@ void OpsBench::dense() {
         const LinearOutput o{weights[static_cast<size_t>(i) % weights.size()], y};
         backend_->linear_fp8(x, rows, {&o, 1});
       });
-      print("linear_fp8", us, static_cast<double>(s.out * s.in) * (1 + 1.0 / 1024) + static_cast<double>(rows * (s.in + s.out) * 2),
-            2.0 * static_cast<double>(rows * s.out * s.in), {{"matrix", s.name}, {"shape", text(s.out) + "x" + text(s.in)}, {"rows", text(rows)}});
+      print("linear_fp8", us,
+            static_cast<double>(s.out * s.in) * (1 + 1.0 / 1024) + static_cast<double>(rows * (s.in + s.out) * 2),
+            2.0 * static_cast<double>(rows * s.out * s.in),
+            {{"matrix", s.name}, {"shape", text(s.out) + "x" + text(s.in)}, {"rows", text(rows)}});
     }
   }
   {
@@ -123,7 +132,8 @@ void OpsBench::dense() {
     bf16* x = in.normal(4096 * 8 * 4096);
     auto* y = in.room<bf16>(4096 * 8192);
     for (int64_t rows : row_counts) {
-      const double us = time([&](int64_t i) { backend_->output_lora(x, rows, weights[static_cast<size_t>(i) % weights.size()], 8, y); });
+      const double us =
+          time([&](int64_t i) { backend_->output_lora(x, rows, weights[static_cast<size_t>(i) % weights.size()], 8, y); });
       print("output_lora", us, 8192.0 * 4096 * (1 + 1.0 / 1024) + static_cast<double>(rows * (8 * 4096 + 8192) * 2),
             2.0 * static_cast<double>(rows) * 8192 * 4096, {{"matrix", "wo_a"}, {"rows", text(rows)}});
     }
@@ -200,7 +210,8 @@ void OpsBench::experts() {
                           rows);
       });
       const auto matrix = static_cast<double>(3 * kHidden * inner);
-      print("experts", us, static_cast<double>(active) * matrix * 17 / 32 + matrix * (1 + 1.0 / 1024) + static_cast<double>(rows * kHidden * 4),
+      print("experts", us,
+            static_cast<double>(active) * matrix * 17 / 32 + matrix * (1 + 1.0 / 1024) + static_cast<double>(rows * kHidden * 4),
             2.0 * matrix * static_cast<double>(rows * (kTopk + 1)),
             {{"inner", text(inner)}, {"experts", text(kExperts)}, {"active", text(active)}, {"rows", text(rows)}});
       if (inner != kInner) continue;
@@ -217,8 +228,8 @@ void OpsBench::experts() {
                          .weights = chosen_weights},
                         rows);
       });
-      print("route", route_us, static_cast<double>((kExperts + rows) * kHidden * 2), 2.0 * static_cast<double>(rows * kExperts * kHidden),
-            {{"rows", text(rows)}});
+      print("route", route_us, static_cast<double>((kExperts + rows) * kHidden * 2),
+            2.0 * static_cast<double>(rows * kExperts * kHidden), {{"rows", text(rows)}});
     }
   }
 }
@@ -250,20 +261,21 @@ void OpsBench::attention() {
     std::vector<AttentionQuery> queries;
     for (int64_t r = 0; r < rows; ++r) {
       const auto s = static_cast<size_t>(r % sequences);
-      queries.push_back({.window = {.ring = rings[s], .capacity = kCapacity, .start = kCached, .row_bytes = kHeadDim + kHeadDim / 32},
-                         .window_first = kCached - kWindow,
-                         .window_last = kCached - 1,
-                         .compressed = {tables[s].data(), kRowsPerPage, 0, row_bytes},
-                         .compressed_rows = kCached,
-                         .chosen = device_chosen + r * kChosen,
-                         .chosen_count = kChosen});
+      queries.push_back(
+          {.window = {.ring = rings[s], .capacity = kCapacity, .start = kCached, .row_bytes = kHeadDim + kHeadDim / 32},
+           .window_first = kCached - kWindow,
+           .window_last = kCached - 1,
+           .compressed = {tables[s].data(), kRowsPerPage, 0, row_bytes},
+           .compressed_rows = kCached,
+           .chosen = device_chosen + r * kChosen,
+           .chosen_count = kChosen});
     }
     const double us = time([&](int64_t) {
       backend_->sparse_attention({.q = q, .sinks = sinks, .out = out, .queries = queries, .heads = kHeads, .dim = kHeadDim});
     });
     const auto n = static_cast<double>(rows);
-    print("sparse_attention", us, n * (kWindow * 528 + kChosen * 288 + kHeads * kHeadDim * 4.0), n * 4 * kHeads * kHeadDim * (kWindow + kChosen),
-          {{"heads", "64"}, {"keys", "128 + 512"}, {"rows", text(rows)}});
+    print("sparse_attention", us, n * (kWindow * 528 + kChosen * 288 + kHeads * kHeadDim * 4.0),
+          n * 4 * kHeads * kHeadDim * (kWindow + kChosen), {{"heads", "64"}, {"keys", "128 + 512"}, {"rows", text(rows)}});
   }
 }
 
@@ -290,7 +302,8 @@ void OpsBench::index() {
   using Mode = IndexSelectArgs::Candidates;
   const auto run = [&](int64_t rows, int64_t visible, Mode mode) {
     std::vector<IndexQuery> queries;
-    for (int64_t r = 0; r < rows; ++r) queries.push_back({{table.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
+    for (int64_t r = 0; r < rows; ++r)
+      queries.push_back({{table.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
     const double us = time([&](int64_t) {
       backend_->index_select({.q = q,
                               .weights = weights,
@@ -305,9 +318,12 @@ void OpsBench::index() {
                               .candidate_words = words});
     });
     const auto n = static_cast<double>(rows * visible);
-    const double scored = mode == Mode::kRestrict ? static_cast<double>(rows) * std::min<double>(static_cast<double>(visible), 16384) : n;
+    const double scored =
+        mode == Mode::kRestrict ? static_cast<double>(rows) * std::min<double>(static_cast<double>(visible), 16384) : n;
     print("index_select", us, scored * kRowBytes, scored * 2 * kIndexHeads * kDim,
-          {{"mode", mode == Mode::kNone ? "all" : mode == Mode::kBuild ? "build candidates" : "candidates"},
+          {{"mode", mode == Mode::kNone    ? "all"
+                    : mode == Mode::kBuild ? "build candidates"
+                                           : "candidates"},
            {"rows", text(rows)},
            {"visible", text(visible)},
            {"top", "512"}});
@@ -323,7 +339,14 @@ void OpsBench::rows() {
   DeviceInputs in(memory_);
   constexpr int64_t kMost = 4096;
   const int64_t outputs = (2 + kStreams) * kStreams;
-  const HyperMixWeights w{in.floats(outputs * kStreams * kHidden, 0.01f), in.floats(outputs, 1), in.floats(3, 1), kStreams, kHidden, 20, 1e-6f, 1e-20f};
+  const HyperMixWeights w{in.floats(outputs * kStreams * kHidden, 0.01f),
+                          in.floats(outputs, 1),
+                          in.floats(3, 1),
+                          kStreams,
+                          kHidden,
+                          20,
+                          1e-6f,
+                          1e-20f};
   bf16* x = in.normal(kMost * kStreams * kHidden);
   bf16* o = in.normal(kMost * kHidden);
   auto* y = in.room<bf16>(kMost * kHidden);
@@ -340,11 +363,15 @@ void OpsBench::rows() {
     const auto n = static_cast<double>(rows);
     const BenchConditions c = {{"rows", text(rows)}};
     const double stream_bytes = n * kStreams * kHidden * 2;
-    print("hyper_mix", time([&](int64_t) { backend_->hyper_mix(w, x, rows, pre, post, comb); }), outputs * kStreams * kHidden * 4.0 + stream_bytes, 0, c);
-    print("hyper_collapse", time([&](int64_t) { backend_->hyper_collapse(x, pre, rows, kStreams, kHidden, y); }), stream_bytes * 1.25, 0, c);
-    print("hyper_expand", time([&](int64_t) { backend_->hyper_expand(o, post, comb, rows, kStreams, kHidden, x); }), stream_bytes * 2.25, 0, c);
+    print("hyper_mix", time([&](int64_t) { backend_->hyper_mix(w, x, rows, pre, post, comb); }),
+          outputs * kStreams * kHidden * 4.0 + stream_bytes, 0, c);
+    print("hyper_collapse", time([&](int64_t) { backend_->hyper_collapse(x, pre, rows, kStreams, kHidden, y); }),
+          stream_bytes * 1.25, 0, c);
+    print("hyper_expand", time([&](int64_t) { backend_->hyper_expand(o, post, comb, rows, kStreams, kHidden, x); }),
+          stream_bytes * 2.25, 0, c);
     print("rms_norm", time([&](int64_t) { backend_->rms_norm(o, x, 1e-20f, rows, kHidden, y); }), n * kHidden * 4, 0, c);
-    print("engram_gather", time([&](int64_t) { backend_->engram_gather(table, device_ids, rows, 24, e); }), n * 24 * (264 + 512), 0, c);
+    print("engram_gather", time([&](int64_t) { backend_->engram_gather(table, device_ids, rows, 24, e); }), n * 24 * (264 + 512),
+          0, c);
   }
 }
 

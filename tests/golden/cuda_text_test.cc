@@ -1,6 +1,7 @@
 // What the GPU would say against what the CPU says, token by token along the CPU's greedy text. Two sound implementations of the
-// same rounding points disagree here and there, for a choice or a code that flips moves everything behind it; the reference, which
-// has the CPU's very rounding points and only adds more exactly, shows how often. The GPU must not be further away than that.
+// same rounding points disagree here and there, for a choice or a code that flips moves everything behind it; the reference,
+// which has the CPU's very rounding points and only adds more exactly, shows how often. The GPU must not be further away than
+// that.
 
 #include <gtest/gtest.h>
 
@@ -45,8 +46,9 @@ TEST(CudaText, NoFurtherFromTheCpuThanTheReference) {
   int64_t positions = 0;
   int64_t gpu_differs = 0;
   int64_t reference_differs = 0;
-  for (const char* prompt : {"Once upon a time there was a fox", "The old lamp", "On Monday the children went to", "A dragon and a mouse",
-                             "In the deep forest", "\"Where is my hat?\" asked", "The ship sailed", "1 2 3 4 5"}) {
+  for (const char* prompt :
+       {"Once upon a time there was a fox", "The old lamp", "On Monday the children went to", "A dragon and a mouse",
+        "In the deep forest", "\"Where is my hat?\" asked", "The ship sailed", "1 2 3 4 5"}) {
     std::vector<int32_t> ids = cpu.tokenizer->encode(prompt);
     ASSERT_FALSE(ids.empty());
     auto state = cpu.model->new_sequence();

@@ -311,8 +311,8 @@ TEST_P(Golden, TinyPrompts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
-                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"}, Setup{"wide", "reference"},
-                                           Setup{"wide", "cpu"}),
+                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
+                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
                          [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
 
 }  // namespace

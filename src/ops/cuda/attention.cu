@@ -1,44 +1,45 @@
-// One block: a query row and 16 or 32 of its heads. Scores first (keys are the A operand, 32 a warp), then the softmax over all of them,
-// then the values (heads are A, dims are B; each warp has slices of 32 dims to itself). Keys are widened twice: once for each
-// product, which costs less than keeping 640 of them.
+// Three kernels: scores, softmax, values. Scores: keys are the A operand, 32 a warp, and all heads are B; the dims are cut into
+// quarters of 128, a warp each. Values: heads are A, dims are B; a warp has a slice of 32 dims and a quarter of the keys. Sums of
+// quarters are added in ascending order. Every key is widened once for each product, whatever the number of heads.
 
-#include "ops/cuda/attention.h"
-
+#include <algorithm>
 #include <cmath>
 
+#include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kKeys = 32;         // of a warp's score tile
-constexpr int kValueKeys = 16;    // of a warp's value tile
-constexpr int kSlice = 32;        // dims
+constexpr int kHeads = 64;       // of a block
+constexpr int kKeys = 32;        // of a score tile
+constexpr int kQuarters = 4;     // warps that share a sum
+constexpr int kScoreDims = 128;  // that a warp multiplies at a time
+constexpr int kScoreThreads = kQuarters * kWarp;
+constexpr int kScoreStride = kKeys + 4;
+constexpr int kSoftmaxThreads = 256;
+constexpr int kSlice = 32;  // dims of a warp
+constexpr int kSlices = 4;  // of a block
+constexpr int kValueThreads = kSlices * kQuarters * kWarp;
+constexpr int kValueKeys = 16;    // of a value tile
 constexpr int kValueStride = 40;  // bf16: the rows of an ldmatrix lie in different banks
+constexpr int kSumStride = kSlice + 4;
 
-struct Layout {
-  int query_stride;  // bf16
-  int score_stride;  // floats
-  int weight_stride;  // bf16
-  int scores, weights, values, rows, totals, bytes;  // offsets
-};
+__device__ int window_of(const AttentionQuery& a) { return static_cast<int>(a.window_last - a.window_first + 1); }
+__device__ int count_of(const AttentionQuery& a) { return window_of(a) + static_cast<int>(a.chosen_count); }
 
-__host__ __device__ Layout layout_of(int heads, int dim, int longest) {
-  Layout l{};
-  l.query_stride = (dim + 127) / 128 * 128 + 8;
-  const int keys = (longest + 31) / 32 * 32;
-  l.score_stride = keys + 4;
-  l.weight_stride = keys + 8;
-  l.scores = heads * l.query_stride * 2;
-  l.weights = l.scores + heads * l.score_stride * 4;
-  l.values = l.weights + heads * l.weight_stride * 2;
-  l.rows = l.values + kWarps * kValueKeys * kValueStride * 2;
-  l.totals = l.rows + keys * 8;
-  l.bytes = l.totals + heads * 4;
-  return l;
+// Entry i of the row's list.
+__device__ const uint8_t* key_row(const AttentionQuery& a, int i) {
+  const int window = window_of(a);
+  if (i < window) {
+    const int64_t p = a.window_first + i;
+    return p >= a.window.start ? a.window.fresh + (p - a.window.start) * a.window.row_bytes
+                               : a.window.ring + p % a.window.capacity * a.window.row_bytes;
+  }
+  const int64_t j = a.chosen[i - window];
+  return a.compressed.pages[j / a.compressed.rows_per_page] + a.compressed.offset +
+         j % a.compressed.rows_per_page * a.compressed.row_bytes;
 }
 
 __device__ uint32_t same_pair(float v) { return static_cast<uint32_t>(bf16_bits(v)) * 0x10001u; }
@@ -50,21 +51,27 @@ __device__ void widen_compressed(uint32_t word, uint32_t scale, uint32_t (&r)[4]
   for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, 0x7e807e80u), scale);  // 2^126
 }
 
-// Scores of up to 32 keys against the block's heads.
-template <bool kWindow, int kTiles>
-__device__ void score_tile(const uint8_t* const* rows, int count, int dim, const bf16* query, int stride, float (&c)[2][kTiles][4]) {
+__device__ uint4 interleave(const uint4& v) {
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                    __byte_perm(v.y, v.w, 0x7632));
+}
+
+// Products of up to 32 keys and the block's heads over dims [first, first + 128).
+template <bool kWindow>
+__device__ void score_dims(const uint8_t* const (&row)[4], int first, int dim, const bf16* query, int heads,
+                           float (&c)[2][kHeads / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int g = lane / 4;
   const int t = lane % 4;
   constexpr int kLaneColumns = kWindow ? 16 : 32;
-  const uint8_t* row[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) row[i] = rows[min(g + 8 * i, count - 1)];
-  for (int first = 0; first < dim; first += 4 * kLaneColumns) {
-    const int column = first + t * kLaneColumns;
+  for (int chunk = 0; chunk < kScoreDims; chunk += 4 * kLaneColumns) {
+    const int column = first + chunk + t * kLaneColumns;
     const bool inside = column < dim;
     const auto inputs = [&](int tile, int pair) {
-      return *reinterpret_cast<const uint4*>(query + (tile * 8 + g) * stride + column + pair * 8);
+      if (!inside || tile * 8 + g >= heads) return make_uint4(0, 0, 0, 0);
+      const uint4 v = load_again(query + static_cast<int64_t>(tile * 8 + g) * dim + column + pair * 8);
+      return kWindow ? v : interleave(v);
     };
     if constexpr (kWindow) {
       WeightChunk<WeightFormat::kFp8> k;
@@ -73,7 +80,7 @@ __device__ void score_tile(const uint8_t* const* rows, int count, int dim, const
         k.rows[i] = inside ? load_unaligned(row[i] + column) : make_uint4(0, 0, 0, 0);
         k.scales[i] = inside ? row[i][dim + column / kScaleGroup] : 127;
       }
-      multiply_chunk<WeightFormat::kFp8, true, kTiles>(k, inputs, c);
+      multiply_chunk<WeightFormat::kFp8, false, kHeads / 8>(k, inputs, c);
     } else {
       uint4 k[4];
       uint32_t scales[4][2];
@@ -84,7 +91,7 @@ __device__ void score_tile(const uint8_t* const* rows, int count, int dim, const
         for (int s = 0; s < 2; ++s)
           scales[i][s] = inside ? same_pair(e4m3_value(row[i][dim / 2 + column / kCacheScaleGroup + s])) : 0;
       }
-      multiply_pairs<4, kTiles>(
+      multiply_pairs<4, kHeads / 8>(
           [&](int i, int pair, uint32_t(&r)[4]) {
             const uint32_t words[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
             widen_compressed(words[pair], scales[i][pair / 2], r);
@@ -92,6 +99,80 @@ __device__ void score_tile(const uint8_t* const* rows, int count, int dim, const
           inputs, c);
     }
   }
+}
+
+// scores [rows][heads][stride]. Grid: tiles of keys, those of the window first; rows; groups of heads.
+__global__ void __launch_bounds__(kScoreThreads)
+    score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
+  extern __shared__ float parts[];  // [quarters][heads][kScoreStride]
+  const int64_t r = blockIdx.y;
+  const AttentionQuery& a = queries[r];
+  const int window = window_of(a);
+  const int count = count_of(a);
+  const int window_tiles = (window + kKeys - 1) / kKeys;
+  const auto tile = static_cast<int>(blockIdx.x);
+  const bool in_window = tile < window_tiles;
+  const int first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
+  const int keys = min(kKeys, (in_window ? window : count) - first);
+  if (keys <= 0) return;
+  const int first_head = static_cast<int>(blockIdx.z) * kHeads;
+  const int own_heads = min(kHeads, heads - first_head);
+  const bf16* query = q + (r * heads + first_head) * dim;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const uint8_t* row[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) row[i] = key_row(a, first + min(g + 8 * i, keys - 1));
+  float c[2][kHeads / 8][4] = {};
+  for (int d = warp * kScoreDims; d < dim; d += kQuarters * kScoreDims) {
+    if (in_window) {
+      score_dims<true>(row, d, dim, query, own_heads, c);
+    } else {
+      score_dims<false>(row, d, dim, query, own_heads, c);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < kHeads / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        parts[(warp * kHeads + n * 8 + t * 2 + i % 2) * kScoreStride + m * 16 + g + i / 2 * 8] = c[m][n][i];
+    }
+  }
+  __syncthreads();
+  float* out = scores + (r * heads + first_head) * stride + first;
+  for (int h = warp; h < own_heads; h += kQuarters) {
+    float sum = parts[h * kScoreStride + lane];
+#pragma unroll
+    for (int quarter = 1; quarter < kQuarters; ++quarter) sum += parts[(quarter * kHeads + h) * kScoreStride + lane];
+    if (lane < keys) out[h * stride + lane] = sum * scale;
+  }
+}
+
+// One warp a (row, head). Probabilities behind the last key are zero up to a multiple of 16.
+__global__ void __launch_bounds__(kSoftmaxThreads)
+    softmax_kernel(const AttentionQuery* queries, int64_t pairs, int heads, const float* sinks, const float* scores,
+                   bf16* weights, float* totals, int64_t stride) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t pair = static_cast<int64_t>(blockIdx.x) * (kSoftmaxThreads / kWarp) + threadIdx.x / kWarp;
+  if (pair >= pairs) return;
+  const int count = count_of(queries[pair / heads]);
+  const float* s = scores + pair * stride;
+  bf16* p = weights + pair * stride;
+  float top = -1e30f;
+  for (int i = lane; i < count; i += kWarp) top = fmaxf(top, s[i]);
+  top = warp_max(top);
+  float total = 0;
+  for (int i = lane; i < (count + kValueKeys - 1) / kValueKeys * kValueKeys; i += kWarp) {
+    const float e = i < count ? expf(s[i] - top) : 0.0f;
+    total += e;
+    p[i] = narrow(e);
+  }
+  total = warp_sum(total);
+  if (lane == 0) totals[pair] = total + expf(sinks[pair % heads] - top);
 }
 
 // 16 dims of one key on their way to shared memory.
@@ -149,122 +230,90 @@ __device__ void widen_values(const ValuePiece& piece, bool window, uint32_t (&r)
 
 __device__ void load_matrices(uint32_t (&r)[4], const bf16* p) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
 }
 __device__ void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
 }
 
-// Grid: groups of heads, rows.
-template <int kHeads>
-__global__ void __launch_bounds__(kThreads, 1) attention_kernel(const AttentionQuery* queries, const bf16* q, const float* sinks, bf16* out,
-                                                                int heads, int dim, int longest, float scale) {
+struct ValueLayout {
+  int weight_stride;              // bf16
+  int values, rows, sums, bytes;  // offsets
+};
+__host__ __device__ ValueLayout value_layout(int64_t stride) {
+  ValueLayout l{};
+  l.weight_stride = static_cast<int>(stride);  // a multiple of 32 and 8: ldmatrix rows in different banks
+  l.values = kHeads * l.weight_stride * 2;
+  l.rows = l.values + kSlices * kQuarters * kValueKeys * kValueStride * 2;
+  l.sums = l.rows + l.weight_stride * 8;
+  l.bytes = l.sums + kSlices * kHeads * kSumStride * 4;
+  return l;
+}
+
+// Grid: groups of 128 dims, rows, groups of heads.
+__global__ void __launch_bounds__(kValueThreads, 1)
+    value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* totals, int64_t stride,
+                 bf16* out) {
   extern __shared__ uint4 shared[];
   auto* base = reinterpret_cast<uint8_t*>(shared);
-  const Layout l = layout_of(kHeads, dim, longest);
-  auto* query = reinterpret_cast<bf16*>(base);
-  auto* scores = reinterpret_cast<float*>(base + l.scores);
-  auto* weights = reinterpret_cast<bf16*>(base + l.weights);
+  const ValueLayout l = value_layout(stride);
+  auto* p = reinterpret_cast<bf16*>(base);
   auto* rows = reinterpret_cast<const uint8_t**>(base + l.rows);
-  auto* totals = reinterpret_cast<float*>(base + l.totals);
+  auto* sums = reinterpret_cast<float*>(base + l.sums);
   const int64_t r = blockIdx.y;
-  const int first_head = static_cast<int>(blockIdx.x) * kHeads;
-  const int own_heads = min(kHeads, heads - first_head);
   const AttentionQuery& a = queries[r];
-  const auto window = static_cast<int>(a.window_last - a.window_first + 1);
-  const int count = window + static_cast<int>(a.chosen_count);
+  const int window = window_of(a);
+  const int count = count_of(a);
+  const int first_head = static_cast<int>(blockIdx.z) * kHeads;
+  const int own_heads = min(kHeads, heads - first_head);
   const auto thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
-  const int g = lane / 4;
-  const int t = lane % 4;
-
-  for (int i = thread; i < count; i += kThreads) {
-    if (i < window) {
-      const int64_t p = a.window_first + i;
-      rows[i] = p >= a.window.start ? a.window.fresh + (p - a.window.start) * a.window.row_bytes
-                                    : a.window.ring + p % a.window.capacity * a.window.row_bytes;
-    } else {
-      const int64_t j = a.chosen[i - window];
-      rows[i] = a.compressed.pages[j / a.compressed.rows_per_page] + a.compressed.offset +
-                j % a.compressed.rows_per_page * a.compressed.row_bytes;
-    }
-  }
-  for (int i = thread; i < kHeads * l.query_stride; i += kThreads) {
-    const int h = i / l.query_stride;
-    const int d = i % l.query_stride;
-    bf16 v{};
-    if (h < own_heads && d < dim) v = q[((r * heads + first_head + h) * dim) + d];
-    query[h * l.query_stride + (d < dim ? interleaved(d) : d)] = v;
+  const int slice_number = warp % kSlices;
+  const int quarter = warp / kSlices;
+  const int slice = (static_cast<int>(blockIdx.x) * kSlices + slice_number) * kSlice;
+  const int tiles = (count + kValueKeys - 1) / kValueKeys;
+  for (int i = thread; i < count; i += kValueThreads) rows[i] = key_row(a, i);
+  const int row_slots = tiles * kValueKeys / 8;
+  for (int i = thread; i < kHeads * row_slots; i += kValueThreads) {
+    const int h = i / row_slots;
+    const int slot = i % row_slots;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (h < own_heads) v = *reinterpret_cast<const uint4*>(weights + (r * heads + first_head + h) * stride + slot * 8);
+    *reinterpret_cast<uint4*>(p + h * l.weight_stride + slot * 8) = v;
   }
   __syncthreads();
-
-  const int window_tiles = (window + kKeys - 1) / kKeys;
-  const int tiles = window_tiles + (count - window + kKeys - 1) / kKeys;
-  for (int tile = warp; tile < tiles; tile += kWarps) {
-    const bool in_window = tile < window_tiles;
-    const int first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
-    const int keys = min(kKeys, (in_window ? window : count) - first);
-    float c[2][kHeads / 8][4] = {};
-    if (in_window) {
-      score_tile<true, kHeads / 8>(rows + first, keys, dim, query, l.query_stride, c);
-    } else {
-      score_tile<false, kHeads / 8>(rows + first, keys, dim, query, l.query_stride, c);
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int n = 0; n < kHeads / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = m * 16 + g + i / 2 * 8;
-          if (key < keys) scores[(n * 8 + t * 2 + i % 2) * l.score_stride + first + key] = c[m][n][i] * scale;
-        }
-      }
-    }
-  }
-  __syncthreads();
-
-  const int padded = (count + kValueKeys - 1) / kValueKeys * kValueKeys;
-  for (int h = warp; h < kHeads; h += kWarps) {
-    const float* s = scores + h * l.score_stride;
-    bf16* p = weights + h * l.weight_stride;
-    float top = -1e30f;
-    for (int i = lane; i < count; i += kWarp) top = fmaxf(top, s[i]);
-    top = warp_max(top);
-    float total = 0;
-    for (int i = lane; i < padded; i += kWarp) {
-      const float e = i < count ? expf(s[i] - top) : 0.0f;
-      total += e;
-      p[i] = narrow(e);
-    }
-    total = warp_sum(total);
-    if (lane == 0) totals[h] = h < own_heads ? total + expf(sinks[first_head + h] - top) : 1.0f;
-  }
-  __syncthreads();
-
-  bf16* tile = reinterpret_cast<bf16*>(base + l.values) + warp * kValueKeys * kValueStride;
-  constexpr int kAhead = 4;  // value tiles on their way
-  for (int slice = warp * kSlice; slice < dim; slice += kWarps * kSlice) {
-    float c[kHeads / 16][4][4] = {};
+  float c[kHeads / 16][4][4] = {};
+  const int share = (tiles + kQuarters - 1) / kQuarters;
+  const int begin = min(quarter * share, tiles);
+  const int end = min(begin + share, tiles);
+  if (slice < dim && begin < end) {
+    bf16* tile = reinterpret_cast<bf16*>(base + l.values) + warp * kValueKeys * kValueStride;
     const int column = slice + lane % 2 * 16;
-    const auto load = [&](int first) {
-      const int key = min(first + lane / 2, count - 1);
+    const auto load = [&](int number) {
+      const int key = min(number * kValueKeys + lane / 2, count - 1);
       return load_values(rows[key], key < window, dim, column);
     };
+    constexpr int kAhead = 2;
     ValuePiece pieces[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) pieces[i] = load(i * kValueKeys);
-    for (int group = 0; group < count; group += kAhead * kValueKeys) {
+    for (int i = 0; i < kAhead; ++i) pieces[i] = load(begin + i);
+    for (int number = begin; number < end; number += kAhead) {
 #pragma unroll
       for (int ahead = 0; ahead < kAhead; ++ahead) {
-        const int first = group + ahead * kValueKeys;
-        if (first >= count) break;
+        const int at = number + ahead;
+        if (at >= end) break;
         const ValuePiece piece = pieces[ahead];
-        pieces[ahead] = load(first + kAhead * kValueKeys);
+        pieces[ahead] = load(at + kAhead);
         uint32_t v[8];
-        widen_values(piece, min(first + lane / 2, count - 1) < window, v);
+        widen_values(piece, min(at * kValueKeys + lane / 2, count - 1) < window, v);
         auto* to = reinterpret_cast<uint4*>(tile + lane / 2 * kValueStride + lane % 2 * 16);
         __syncwarp();
         to[0] = make_uint4(v[0], v[1], v[2], v[3]);
@@ -276,50 +325,71 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const AttentionQ
           load_matrices_transposed(b[half], tile + lane % 16 * kValueStride + half * 16 + lane / 16 * 8);
 #pragma unroll
         for (int m = 0; m < kHeads / 16; ++m) {
-          uint32_t p[4];
-          load_matrices(p, weights + (m * 16 + lane % 16) * l.weight_stride + first + lane / 16 * 8);
+          if (m * 16 >= own_heads) break;
+          uint32_t w[4];
+          load_matrices(w, p + (m * 16 + lane % 16) * l.weight_stride + at * kValueKeys + lane / 16 * 8);
 #pragma unroll
-          for (int n = 0; n < 4; ++n) mma(c[m][n], p, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-        }
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < kHeads / 16; ++m) {
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int h = m * 16 + g + 8 * i;
-          if (h >= own_heads) continue;
-          *reinterpret_cast<uint32_t*>(out + (r * heads + first_head + h) * dim + slice + n * 8 + t * 2) =
-              narrow_pair(c[m][n][2 * i] / totals[h], c[m][n][2 * i + 1] / totals[h]);
+          for (int n = 0; n < 4; ++n) mma(c[m][n], w, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
         }
       }
     }
   }
-}
-
-template <int kHeads>
-bool launch(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest, cudaStream_t stream) {
-  const Layout l = layout_of(kHeads, static_cast<int>(args.dim), static_cast<int>(longest));
-  if (l.bytes > 226 << 10) return false;
-  DI_CUDA(cudaFuncSetAttribute(attention_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, l.bytes));
-  const dim3 grid(static_cast<unsigned>((args.heads + kHeads - 1) / kHeads), static_cast<unsigned>(args.queries.size()));
-  const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
-  attention_kernel<kHeads><<<grid, kThreads, static_cast<size_t>(l.bytes), stream>>>(
-      queries, args.q, args.sinks, args.out, static_cast<int>(args.heads), static_cast<int>(args.dim), static_cast<int>(longest), scale);
-  DI_CUDA_LAUNCHED();
-  return true;
+  // Quarter after quarter.
+  float* sum = sums + slice_number * kHeads * kSumStride;
+  for (int turn = 0; turn < kQuarters; ++turn) {
+    if (turn == quarter) {
+#pragma unroll
+      for (int m = 0; m < kHeads / 16; ++m) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float* at = sum + (m * 16 + lane / 4 + i / 2 * 8) * kSumStride + n * 8 + lane % 4 * 2 + i % 2;
+            *at = turn == 0 ? c[m][n][i] : *at + c[m][n][i];
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+  if (slice >= dim) return;
+  for (int h = quarter; h < own_heads; h += kQuarters)
+    out[(r * heads + first_head + h) * dim + slice + lane] =
+        narrow(sum[h * kSumStride + lane] / totals[r * heads + first_head + h]);
 }
 
 }  // namespace
 
-void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest, cudaStream_t stream) {
-  if (args.queries.empty()) return;
-  // Many rows: fewer blocks a row, so that keys are widened less often. A head's numbers are the same.
-  if (args.queries.size() > 32 && args.heads > 16 && launch<32>(args, queries, longest, stream)) return;
-  if (!launch<16>(args, queries, longest, stream))
-    cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
+void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
+                      const AttentionScratch& scratch, cudaStream_t stream) {
+  const auto heads = static_cast<int>(args.heads);
+  const auto dim = static_cast<int>(args.dim);
+  const int64_t stride = padded_keys(longest);
+  const int value_bytes = value_layout(stride).bytes;
+  if (value_bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
+  constexpr int kScoreBytes = kQuarters * kHeads * kScoreStride * 4;
+  DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kScoreBytes));
+  DI_CUDA(cudaFuncSetAttribute(value_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, value_bytes));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
+  const auto groups = static_cast<unsigned>((heads + kHeads - 1) / kHeads);
+  const auto tiles = static_cast<unsigned>((longest + kKeys - 1) / kKeys + 1);  // the window's last one may be short
+  const auto total = static_cast<int64_t>(args.queries.size());
+  for (int64_t first = 0; first < total; first += kAttentionRows) {
+    const int64_t rows = std::min(kAttentionRows, total - first);
+    const AttentionQuery* q = queries + first;
+    const int64_t offset = first * args.heads * args.dim;
+    score_kernel<<<dim3(tiles, static_cast<unsigned>(rows), groups), kScoreThreads, kScoreBytes, stream>>>(
+        q, args.q + offset, heads, dim, scale, scratch.scores, stride);
+    const int64_t pairs = rows * heads;
+    constexpr int64_t kPairs = kSoftmaxThreads / kWarp;
+    softmax_kernel<<<static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, stream>>>(
+        q, pairs, heads, args.sinks, scratch.scores, scratch.weights, scratch.totals, stride);
+    const dim3 grid(static_cast<unsigned>((dim + kSlices * kSlice - 1) / (kSlices * kSlice)), static_cast<unsigned>(rows),
+                    groups);
+    value_kernel<<<grid, kValueThreads, static_cast<size_t>(value_bytes), stream>>>(q, heads, dim, scratch.weights,
+                                                                                    scratch.totals, stride, args.out + offset);
+    DI_CUDA_LAUNCHED();
+  }
 }
 
 }  // namespace deepinfer::cuda

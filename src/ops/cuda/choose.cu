@@ -1,5 +1,4 @@
 #include "ops/cuda/choose.h"
-
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 
@@ -90,7 +89,8 @@ __device__ uint32_t block_total(uint32_t v, uint32_t* scratch) {
 }
 
 // counts [rows][pieces][2]: above the threshold, at it.
-__global__ void __launch_bounds__(kThreads) count_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, uint32_t* counts) {
+__global__ void __launch_bounds__(kThreads)
+    count_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, uint32_t* counts) {
   __shared__ uint32_t scratch[kThreads / kWarp];
   const int64_t r = blockIdx.y;
   const IndexRow& row = rows[r];
@@ -114,7 +114,8 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const Choice c, const I
   }
 }
 
-__global__ void __launch_bounds__(kThreads) write_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, const uint32_t* counts) {
+__global__ void __launch_bounds__(kThreads)
+    write_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, const uint32_t* counts) {
   __shared__ uint32_t scratch[kThreads / kWarp];
   __shared__ uint32_t warp_above[kThreads / kWarp], warp_at[kThreads / kWarp];
   const int64_t r = blockIdx.y;
@@ -155,8 +156,7 @@ __global__ void __launch_bounds__(kThreads) write_kernel(const Choice c, const I
     }
     if (!is_above && !(is_at && my_at < equal)) continue;
     if (c.blocks) {
-      if (v >= kLowestFinite)
-        atomicOr(reinterpret_cast<unsigned long long*>(c.bits + r * c.words + i / 64), 1ull << (i % 64));
+      if (v >= kLowestFinite) atomicOr(reinterpret_cast<unsigned long long*>(c.bits + r * c.words + i / 64), 1ull << (i % 64));
     } else {
       row.chosen[my_above + min(my_at, equal)] = static_cast<int32_t>(i);
     }

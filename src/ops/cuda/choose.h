@@ -11,10 +11,10 @@ struct Choice {
   int64_t stride = 0;
   int64_t pieces = 0;  ///< of the longest row
   int64_t keep = 0;
-  bool blocks = false;            ///< candidate blocks: the choice becomes bits
+  bool blocks = false;  ///< candidate blocks: the choice becomes bits
   int64_t block_size = 0;
   int64_t words = 0;
-  uint64_t* bits = nullptr;       ///< [rows, words]
+  uint64_t* bits = nullptr;  ///< [rows, words]
 };
 void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, cudaStream_t stream);
 

@@ -9,6 +9,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/cuda_device.h"
 #include "ops/cuda/cuda_memory.h"
+#include "ops/cuda/cuda_stream.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/products.h"
@@ -30,14 +31,16 @@ struct Stream {
   cudaStream_t stream = nullptr;
 };
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public cuda::StreamOwner {
  public:
   explicit CudaBackend(int device)
-      : device_(device), stream_(device), staging_(stream_.stream), tables_(&staging_), memory_(stream_.stream, &staging_) {}
+      : stream_(device), staging_(stream_.stream), tables_(&staging_), memory_(stream_.stream, &staging_) {}
   ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
 
   std::string name() const override { return "cuda/sm_90a"; }
   DeviceMemory& memory() override { return memory_; }
+  cudaStream_t stream() override { return stream_.stream; }
+  cuda::Staging& staging() override { return staging_; }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     cuda::embed(staging_.upload(ids), static_cast<int64_t>(ids.size()), table.values, table.in, streams, x, stream_.stream);
@@ -80,9 +83,7 @@ class CudaBackend final : public Backend {
       outputs = outputs.subspan(count);
     }
   }
-  void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override {
-    multiply_bf16(x, rows, w, y, false);
-  }
+  void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override { multiply_bf16(x, rows, w, y, false); }
   void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override {
     multiply_bf16(x, rows, w, y, true);
   }
@@ -126,9 +127,8 @@ class CudaBackend final : public Backend {
     index_rows_.clear();
     for (IndexQuery& query : args.queries) {
       const bool scored = query.visible > args.topk;
-      const bool restricted =
-          scored && args.mode != IndexSelectArgs::Candidates::kNone &&
-          (query.visible + args.candidate_block_size - 1) / args.candidate_block_size > args.candidate_blocks;
+      const bool restricted = scored && args.mode != IndexSelectArgs::Candidates::kNone &&
+                              (query.visible + args.candidate_block_size - 1) / args.candidate_block_size > args.candidate_blocks;
       index_rows_.push_back({query.keys, query.visible, query.chosen, scored, restricted});
       query.chosen_count = std::min(args.topk, query.visible);
     }
@@ -149,10 +149,14 @@ class CudaBackend final : public Backend {
     for (const AttentionQuery& q : attention_rows_)
       longest = std::max(longest, q.window_last - q.window_first + 1 + q.chosen_count);
     // Which rows were chosen is known on the device alone, so the whole table goes there.
-    share_tables(attention_rows_, [](AttentionQuery& q) {
-      return std::pair(&q.compressed, q.chosen_count > 0 ? q.compressed_rows : int64_t{0});
-    });
-    cuda::sparse_attention(args, staging_.upload(std::span<const AttentionQuery>(attention_rows_)), longest, stream_.stream);
+    share_tables(attention_rows_,
+                 [](AttentionQuery& q) { return std::pair(&q.compressed, q.chosen_count > 0 ? q.compressed_rows : int64_t{0}); });
+    const int64_t pairs = std::min(cuda::kAttentionRows, static_cast<int64_t>(args.queries.size())) * args.heads;
+    const int64_t keys = cuda::padded_keys(longest);
+    const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
+                                         totals_.get<float>(pairs)};
+    cuda::sparse_attention(args, staging_.upload(std::span<const AttentionQuery>(attention_rows_)), longest, scratch,
+                           stream_.stream);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
@@ -220,12 +224,12 @@ class CudaBackend final : public Backend {
     }
   }
 
-  int device_;
   Stream stream_;
   cuda::Staging staging_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
   cuda::Scratch mix_, quantized_, logits_;
+  cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
   std::vector<cuda::IndexRow> index_rows_;

@@ -51,7 +51,8 @@ __device__ inline uint32_t cache_scale_bits(float amax) { return e4m3_bits(fmaxf
 /// Nearest E2M1 code, ties to even, saturating.
 __device__ inline uint32_t e2m1_bits(float x) {
   const float a = fabsf(x);
-  const uint32_t code = static_cast<uint32_t>(a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
+  const uint32_t code =
+      static_cast<uint32_t>(a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
   return code | (__float_as_uint(x) >> 31) << 3;
 }
 __device__ inline float e2m1_value(uint32_t code) {

@@ -1,8 +1,7 @@
-#include "ops/cuda/device_rows.h"
-
 #include <algorithm>
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/device_rows.h"
 
 namespace deepinfer::cuda {
 namespace {
@@ -12,16 +11,19 @@ constexpr int kThreads = 128;
 // Grid: rows, parts of a row. The widest access that both addresses and the size allow.
 __global__ void copy_kernel(const DeviceMemory::RowCopy* copies, int64_t row_bytes) {
   const DeviceMemory::RowCopy copy = copies[blockIdx.x];
-  const uintptr_t odd = reinterpret_cast<uintptr_t>(copy.to) | reinterpret_cast<uintptr_t>(copy.from) | static_cast<uintptr_t>(row_bytes);
+  const uintptr_t odd =
+      reinterpret_cast<uintptr_t>(copy.to) | reinterpret_cast<uintptr_t>(copy.from) | static_cast<uintptr_t>(row_bytes);
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
   const int64_t step = static_cast<int64_t>(gridDim.y) * kThreads;
   if (odd % 16 == 0) {
-    for (int64_t i = first; i < row_bytes / 16; i += step) static_cast<uint4*>(copy.to)[i] = static_cast<const uint4*>(copy.from)[i];
+    for (int64_t i = first; i < row_bytes / 16; i += step)
+      static_cast<uint4*>(copy.to)[i] = static_cast<const uint4*>(copy.from)[i];
   } else if (odd % 2 == 0) {
     for (int64_t i = first; i < row_bytes / 2; i += step)
       static_cast<uint16_t*>(copy.to)[i] = static_cast<const uint16_t*>(copy.from)[i];
   } else {
-    for (int64_t i = first; i < row_bytes; i += step) static_cast<uint8_t*>(copy.to)[i] = static_cast<const uint8_t*>(copy.from)[i];
+    for (int64_t i = first; i < row_bytes; i += step)
+      static_cast<uint8_t*>(copy.to)[i] = static_cast<const uint8_t*>(copy.from)[i];
   }
 }
 

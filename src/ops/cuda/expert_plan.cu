@@ -95,7 +95,7 @@ ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
   plan.pairs = routed + rows;
   // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
   const int64_t share = routed / experts;
-  plan.tile_inputs = share > 16 ? 32 : share > 6 ? 16 : 8;
+  plan.tile_inputs = share > 14 ? 64 : share > 10 ? 16 : 8;
   plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
   return plan;
 }
@@ -103,8 +103,8 @@ ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
 void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream) {
   const auto experts = static_cast<int>(args.routed.size());
   const size_t shared = static_cast<size_t>(experts) * sizeof(int);
-  plan_kernel<<<1, kThreads, shared, stream>>>(args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk), experts,
-                                               plan);
+  plan_kernel<<<1, kThreads, shared, stream>>>(args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
+                                               experts, plan);
   DI_CUDA_LAUNCHED();
 }
 

@@ -25,10 +25,10 @@ struct ExpertPlan {
   Tile* tiles = nullptr;       ///< [tile_count]
   int64_t pairs = 0;
   int64_t tile_count = 0;
-  int tile_inputs = 8;       ///< pairs of a tile at most
-  bf16* input = nullptr;     ///< [rows, hidden] quantised, interleaved
-  bf16* hidden = nullptr;    ///< [pairs, inner] quantised, interleaved
-  bf16* output = nullptr;    ///< [pairs, hidden]
+  int tile_inputs = 8;     ///< pairs of a tile at most
+  bf16* input = nullptr;   ///< [rows, hidden] quantised, interleaved
+  bf16* hidden = nullptr;  ///< [pairs, inner] quantised, interleaved
+  bf16* output = nullptr;  ///< [pairs, hidden]
 };
 
 /// Sizes of the plan for a step; pointers are the caller's to fill.

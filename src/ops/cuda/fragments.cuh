@@ -17,11 +17,15 @@ inline constexpr int kSegment = 512;
 inline constexpr int kPanelRows = 32;  ///< weight rows of a warp
 
 /// Columns that the four lanes of a row load at a time.
-__host__ __device__ constexpr int chunk_columns(WeightFormat f) { return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 128 : 32; }
+__host__ __device__ constexpr int chunk_columns(WeightFormat f) {
+  return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 128 : 32;
+}
 
 __device__ inline uint4 load_once(const uint8_t* p) {
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
   return v;
 }
 __device__ inline uint4 load_again(const bf16* p) { return __ldg(reinterpret_cast<const uint4*>(p)); }
@@ -105,6 +109,32 @@ struct WeightPanel {
       const int64_t r = min(first_row + g + 8 * (i + 1), last_row);
       value_step[i] = static_cast<uint32_t>((r - r0) * row_bytes);
       scale_step[i] = static_cast<uint32_t>(scale_row(r) - scale_row(r0));
+    }
+  }
+
+  /// Where the lane's row g begins in a segment of which every column exists: chunks are at constant distances.
+  struct Segment {
+    const uint8_t* row;
+    const uint8_t* scales;
+  };
+  __device__ Segment whole_segment(int column, int lane) const {
+    const int at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
+    return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
+  }
+  /// Chunk number `c`, a constant, of a whole segment.
+  __device__ void load(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
+    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
+    if constexpr (kFormat == WeightFormat::kFp4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
+    } else if constexpr (kFormat == WeightFormat::kFp8) {
+      chunk.scales[0] = __ldg(segment.scales + c * kGroups);
+      const bool one = (scale_step[0] | scale_step[1] | scale_step[2]) == 0;
+#pragma unroll
+      for (int i = 1; i < 4; ++i)
+        chunk.scales[i] = one ? chunk.scales[0] : __ldg(segment.scales + scale_step[i - 1] + c * kGroups);
     }
   }
 
@@ -196,13 +226,19 @@ __device__ inline void multiply_scaled(const WeightChunk<kFormat>& chunk, const 
       inputs, c);
 }
 
+/// The largest scale byte of a chunk, and the largest that one factor can hold.
+template <WeightFormat kFormat>
+__device__ inline uint32_t largest_scale(const WeightChunk<kFormat>& chunk) {
+  return max(max(chunk.scales[0], chunk.scales[1]), max(chunk.scales[2], chunk.scales[3]));
+}
+template <WeightFormat kFormat>
+inline constexpr uint32_t kMostScale = 254 - (kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias);
+
 /// Adds the products of one chunk. Scales that need two factors are rare, and have a path of their own.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
 __device__ inline void multiply_chunk(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
   if constexpr (kFormat != WeightFormat::kBf16) {
-    constexpr uint32_t kMost = 254 - (kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias);
-    const uint32_t largest = max(max(chunk.scales[0], chunk.scales[1]), max(chunk.scales[2], chunk.scales[3]));
-    if (__any_sync(0xffffffffu, largest > kMost)) {
+    if (__any_sync(0xffffffffu, largest_scale(chunk) > kMostScale<kFormat>)) {
       multiply_scaled<kFormat, kInterleaved, true, kTiles>(chunk, inputs, c);
       return;
     }

@@ -1,6 +1,6 @@
-// Hyper-connections (spec/backbone §3.2). The coefficients are products in fp32: a weight is the sum of three bf16, so three exact
-// bf16 products with fp32 sums are what one fp32 product is. Columns are cut into slices; a slice is one chain of mma, and slices
-// are added in ascending order.
+// Hyper-connections (spec/backbone §3.2). The coefficients are products in fp32: a weight is the sum of three bf16, so three
+// exact bf16 products with fp32 sums are what one fp32 product is. Columns are cut into slices; a slice is one chain of mma, and
+// slices are added in ascending order.
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
@@ -9,18 +9,19 @@
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kSlice = 512;       // columns
-constexpr int kOutputs = 24;      // of a block; each is three rows of the A operand
-constexpr int kWeightTiles = 5;   // of 16 rows: 3 * 24 and some zeros
+constexpr int kSlice = 512;                 // columns
+constexpr int kOutputs = 24;                // of a block; each is three rows of the A operand
+constexpr int kWeightTiles = 5;             // of 16 rows: 3 * 24 and some zeros
 constexpr int kWeightStride = kSlice + 32;  // bf16: the rows of a load lie in different banks
-constexpr int kInputTiles = 2;    // of 8 rows, of a warp
+constexpr int kInputTiles = 2;              // of 8 rows, of a warp
 constexpr int kMixThreads = 256;
 constexpr int kMixRows = kMixThreads / kWarp * kInputTiles * 8;  // of a block
 constexpr int kMostStreams = 8;
 constexpr size_t kMixShared = kWeightTiles * 16 * kWeightStride * sizeof(bf16);
 
 // partial [rows][slices][outputs + 1]: the last is the sum of squares. Grid: slices, blocks of rows, groups of outputs.
-__global__ void __launch_bounds__(kMixThreads, 2) mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
+__global__ void __launch_bounds__(kMixThreads, 2)
+    mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
   extern __shared__ uint4 shared[];
   auto* weights = reinterpret_cast<bf16*>(shared);
   const int begin = static_cast<int>(blockIdx.x) * kSlice;
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(kMixThreads, 2) mix_slices(const float* fn, co
   float square[kInputTiles] = {};
   const bf16* row[kInputTiles];
 #pragma unroll
-  for (int n = 0; n < kInputTiles; ++n) row[n] = first_row + n * 8 + g < rows ? x + (first_row + n * 8 + g) * width + begin : nullptr;
+  for (int n = 0; n < kInputTiles; ++n)
+    row[n] = first_row + n * 8 + g < rows ? x + (first_row + n * 8 + g) * width + begin : nullptr;
 #pragma unroll 2
   for (int column = t * 8; column < kSlice; column += 32) {
     uint4 v[kInputTiles];
@@ -198,7 +200,8 @@ __global__ void mean_kernel(const bf16* x, int64_t count, int n, int hidden, bf1
 
 // kColumns columns of one row a thread, all streams of it.
 template <int kN, int kColumns>
-__global__ void expand_kernel(const bf16* o, const float* post, const float* comb, int64_t count, int streams, int hidden, bf16* x) {
+__global__ void expand_kernel(const bf16* o, const float* post, const float* comb, int64_t count, int streams, int hidden,
+                              bf16* x) {
   constexpr int kMost = kN > 0 ? kN : kMostStreams;
   const int n = kN > 0 ? kN : streams;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kColumns;
@@ -287,14 +290,16 @@ void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t r
   if (n == 4) {
     expand_kernel<4, 8><<<blocks(count, 8), kThreads, 0, stream>>>(o, post, comb, count, 4, static_cast<int>(hidden), x);
   } else {
-    expand_kernel<0, 2><<<blocks(count, 2), kThreads, 0, stream>>>(o, post, comb, count, static_cast<int>(n), static_cast<int>(hidden), x);
+    expand_kernel<0, 2>
+        <<<blocks(count, 2), kThreads, 0, stream>>>(o, post, comb, count, static_cast<int>(n), static_cast<int>(hidden), x);
   }
   DI_CUDA_LAUNCHED();
 }
 
 void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y, cudaStream_t stream) {
   if (rows == 0) return;
-  mean_kernel<<<blocks(rows * hidden, 4), kThreads, 0, stream>>>(x, rows * hidden, static_cast<int>(n), static_cast<int>(hidden), y);
+  mean_kernel<<<blocks(rows * hidden, 4), kThreads, 0, stream>>>(x, rows * hidden, static_cast<int>(n), static_cast<int>(hidden),
+                                                                 y);
   DI_CUDA_LAUNCHED();
 }
 

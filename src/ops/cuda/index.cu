@@ -1,12 +1,11 @@
 // Index scores, rounded as profile R does, as 16-bit ranks: a bf16 score has no more values.
 
-#include "ops/cuda/index.h"
-
 #include <algorithm>
 
 #include "ops/cuda/choose.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/index.h"
 
 namespace deepinfer::cuda {
 namespace {
@@ -126,8 +125,8 @@ __global__ void all_kernel(const IndexRow* rows) {
 }
 
 // Best rank of each candidate block; the block of the newest row is always kept. Clears the bits.
-__global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t row_stride, int64_t block_size, uint16_t* block_rank,
-                             int64_t block_stride, uint64_t* bits, int64_t words) {
+__global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t row_stride, int64_t block_size,
+                             uint16_t* block_rank, int64_t block_stride, uint64_t* bits, int64_t words) {
   const int64_t r = blockIdx.y;
   const IndexRow& row = rows[r];
   if (!row.scored || !row.restricted) return;
@@ -164,7 +163,8 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
   const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
   if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
-  if (shared > 48 << 10) DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  if (shared > 48 << 10)
+    DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
                         .rows = rows,
@@ -180,9 +180,10 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   score_kernel<<<grid, kThreads, shared, stream>>>(score);
   DI_CUDA_LAUNCHED();
   if (sizes.block_stride > args.candidate_blocks) {
-    const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads), count);
-    block_kernel<<<blocks, kThreads, 0, stream>>>(rows, scratch.rank, sizes.row_stride, args.candidate_block_size, scratch.block_rank,
-                                                  sizes.block_stride, args.candidates, args.candidate_words);
+    const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
+                      count);
+    block_kernel<<<blocks, kThreads, 0, stream>>>(rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
+                                                  scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
     DI_CUDA_LAUNCHED();
     choose({.rank = scratch.block_rank,
             .stride = sizes.block_stride,
@@ -194,7 +195,8 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
             .bits = args.candidates},
            rows, count, scratch, stream);
   }
-  choose({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk}, rows, count, scratch, stream);
+  choose({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk}, rows, count, scratch,
+         stream);
 }
 
 }  // namespace deepinfer::cuda

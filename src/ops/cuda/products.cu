@@ -3,21 +3,36 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
+#include "ops/cuda/tiled.cuh"
 
 namespace deepinfer::cuda {
 namespace {
+
+// The output that block `panel` of `panel_rows` weight rows belongs to; `panel` becomes its number there.
+__device__ int find_output(const ProductArgs& args, int panel_rows, int64_t& panel) {
+  int which = 0;
+  for (; which + 1 < args.output_count; ++which) {
+    const int64_t panels = (args.outputs[which].weight.out / args.groups + panel_rows - 1) / panel_rows;
+    if (panel < panels) break;
+    panel -= panels;
+  }
+  return which;
+}
+
+__device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
+  if (args.fp32) {
+    static_cast<float*>(args.outputs[which].y)[at] = v;
+  } else {
+    static_cast<bf16*>(args.outputs[which].y)[at] = narrow(v);
+  }
+}
 
 // Grid: panels of all outputs, blocks of input rows, groups.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __global__ void __launch_bounds__(256, 2) product_kernel(const __grid_constant__ ProductArgs args) {
   extern __shared__ float parts[];
   int64_t panel = blockIdx.x;
-  int which = 0;
-  for (; which + 1 < args.output_count; ++which) {
-    const int64_t panels = (args.outputs[which].weight.out / args.groups + kPanelRows - 1) / kPanelRows;
-    if (panel < panels) break;
-    panel -= panels;
-  }
+  const int which = find_output(args, kPanelRows, panel);
   const WeightView& w = args.outputs[which].weight;
   const int64_t group = blockIdx.z;
   const int64_t group_rows = w.out / args.groups;
@@ -33,32 +48,76 @@ __global__ void __launch_bounds__(256, 2) product_kernel(const __grid_constant__
     x.row[tile] = r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
   }
   const auto segments = static_cast<int>((w.in + kSegment - 1) / kSegment);
-  multiply_segments<kFormat, kInterleaved, kTiles>(w, first_row, last_row, x, warp, static_cast<int>(blockDim.x) / kWarp, segments,
-                                                   parts);
+  multiply_segments<kFormat, kInterleaved, kTiles>(w, first_row, last_row, x, warp, static_cast<int>(blockDim.x) / kWarp,
+                                                   segments, parts);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < kTiles * 8 * kPanelRows; i += static_cast<int>(blockDim.x)) {
     const int input = i / kPanelRows;
     const int row = i % kPanelRows;
     if (first_input + input >= args.rows || first_row + row > last_row) continue;
     const float total = sum_parts(parts, segments, kTiles * 8 * kPartStride, input, row);
-    const int64_t at = (first_input + input) * w.out + first_row + row;
-    if (args.fp32) {
-      static_cast<float*>(args.outputs[which].y)[at] = total;
-    } else {
-      static_cast<bf16*>(args.outputs[which].y)[at] = narrow(total);
-    }
+    store(args, which, (first_input + input) * w.out + first_row + row, total);
   }
+}
+
+// Grid: blocks of input rows, blocks of kTiledWarps panels of all outputs, groups. Blocks that share weights run together.
+template <WeightFormat kFormat, bool kInterleaved>
+__global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_constant__ ProductArgs args) {
+  extern __shared__ uint4 stages[];
+  int64_t block = blockIdx.y;
+  const int which = find_output(args, kTiledWarps * kPanelRows, block);
+  const WeightView& w = args.outputs[which].weight;
+  const int64_t group = blockIdx.z;
+  const int64_t group_rows = w.out / args.groups;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first_row = group * group_rows + (block * kTiledWarps + warp) * kPanelRows;
+  const int64_t last_row = (group + 1) * group_rows - 1;
+  const int64_t first_input = static_cast<int64_t>(blockIdx.x) * kTiledInputs;
+  const auto row_of = [&](int i) {
+    const int64_t r = first_input + i;
+    return r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
+  };
+  float* part = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots) + warp * kPartFloats;
+  const bool active = first_row <= last_row;
+  multiply_tiled<kFormat, kInterleaved>(w, first_row, last_row, active, row_of, stages, part);
+  __syncwarp();
+  if (first_row + lane > last_row) return;
+  for (int input = 0; input < kTiledInputs && first_input + input < args.rows; ++input)
+    store(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
+}
+
+// Of all outputs, in one group and for one block of input rows.
+int64_t panel_blocks(const ProductArgs& args) {
+  constexpr int64_t kRows = kTiledWarps * kPanelRows;
+  int64_t blocks = 0;
+  for (int i = 0; i < args.output_count; ++i) blocks += (args.outputs[i].weight.out / args.groups + kRows - 1) / kRows;
+  return blocks;
+}
+
+int64_t tiled_blocks(const ProductArgs& args) {
+  return panel_blocks(args) * args.groups * ((args.rows + kTiledInputs - 1) / kTiledInputs);
+}
+
+template <WeightFormat kFormat, bool kInterleaved>
+void launch_tiled(const ProductArgs& args, cudaStream_t stream) {
+  const auto kernel = tiled_kernel<kFormat, kInterleaved>;
+  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kTiledShared)));
+  const dim3 grid(static_cast<unsigned>((args.rows + kTiledInputs - 1) / kTiledInputs), static_cast<unsigned>(panel_blocks(args)),
+                  static_cast<unsigned>(args.groups));
+  kernel<<<grid, kTiledThreads, kTiledShared, stream>>>(args);
+  DI_CUDA_LAUNCHED();
 }
 
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 void launch(const ProductArgs& args, cudaStream_t stream) {
   int64_t panels = 0;
-  for (int i = 0; i < args.output_count; ++i)
-    panels += (args.outputs[i].weight.out / args.groups + kPanelRows - 1) / kPanelRows;
+  for (int i = 0; i < args.output_count; ++i) panels += (args.outputs[i].weight.out / args.groups + kPanelRows - 1) / kPanelRows;
   const int64_t segments = segment_count(args.outputs[0].weight.in);
   const auto shared = static_cast<size_t>(part_floats(segments, kTiles)) * sizeof(float);
   const auto kernel = product_kernel<kFormat, kInterleaved, kTiles>;
-  if (shared > 48 << 10) DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  if (shared > 48 << 10)
+    DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   const dim3 grid(static_cast<unsigned>(panels), static_cast<unsigned>((args.rows + kTiles * 8 - 1) / (kTiles * 8)),
                   static_cast<unsigned>(args.groups));
   kernel<<<grid, static_cast<unsigned>(segment_warps(segments, 8) * kWarp), shared, stream>>>(args);
@@ -73,6 +132,9 @@ void multiply(const ProductArgs& args, cudaStream_t stream) {
   const int64_t segments = segment_count(args.outputs[0].weight.in);
   const auto fits = [&](int tiles) { return part_floats(segments, tiles) * static_cast<int64_t>(sizeof(float)) <= kMostShared; };
   if (!fits(1)) cuda_failed(__FILE__, __LINE__, "product", "too many columns");
+  // Blocks with many rows pay once they fill the device.
+  constexpr int64_t kEnoughBlocks = 96;
+  if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
   if (args.rows > 16 && fits(4)) return launch<kFormat, kInterleaved, 4>(args, stream);
   if (args.rows > 8 && fits(2)) return launch<kFormat, kInterleaved, 2>(args, stream);
   launch<kFormat, kInterleaved, 1>(args, stream);

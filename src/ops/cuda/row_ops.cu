@@ -1,7 +1,6 @@
-#include "ops/cuda/row_ops.h"
-
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
 namespace {
@@ -157,7 +156,8 @@ void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, con
                  int64_t n, int64_t hidden, bf16* x, cudaStream_t stream) {
   if (rows == 0) return;
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(n));
-  gate_kernel<<<grid, kThreads, 0, stream>>>(kv, q_weight, k_weight, image, eps, static_cast<int>(n), static_cast<int>(hidden), x);
+  gate_kernel<<<grid, kThreads, 0, stream>>>(kv, q_weight, k_weight, image, eps, static_cast<int>(n), static_cast<int>(hidden),
+                                             x);
   DI_CUDA_LAUNCHED();
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Operators that go row by row: streams, norms, rotation, Engram, and the packed rows of the caches. Each row is one block's or one
-// warp's work, so the number of rows cannot matter.
+// Operators that go row by row: streams, norms, rotation, Engram, and the packed rows of the caches. Each row is one block's or
+// one warp's work, so the number of rows cannot matter.
 
 #include <cuda_runtime.h>
 

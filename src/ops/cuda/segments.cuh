@@ -24,6 +24,35 @@ __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const
                                         float (&c)[2][kTiles][4]) {
   constexpr int kChunk = chunk_columns(kFormat);
   const int first = segment * kSegment;
+  if constexpr (kFormat != WeightFormat::kBf16 && kTiles <= 2) {
+    if (first + kSegment <= panel.columns) {
+      // Every column exists: no conditions, constant distances. Should a scale need two factors, the segment is done again below.
+      const auto whole = panel.whole_segment(first, lane);
+      WeightChunk<kFormat> chunks[2];
+      panel.load(whole, 0, chunks[0]);
+      const int at = first + lane % 4 * (kChunk / 4);
+      uint32_t largest = 0;
+#pragma unroll
+      for (int i = 0; i < kSegment / kChunk; ++i) {
+        if ((i + 1) * kChunk < kSegment) panel.load(whole, i + 1, chunks[(i + 1) % 2]);
+        const auto inputs = [&](int tile, int pair) {
+          const bf16* row = x.row[tile];
+          return row != nullptr ? load_again(row + at + i * kChunk + pair * 8) : make_uint4(0, 0, 0, 0);
+        };
+        largest = max(largest, largest_scale(chunks[i % 2]));
+        multiply_scaled<kFormat, kInterleaved, false, kTiles>(chunks[i % 2], inputs, c);
+      }
+      if (!__any_sync(0xffffffffu, largest > kMostScale<kFormat>)) return;
+#pragma unroll
+      for (auto& m : c) {
+#pragma unroll
+        for (auto& tile : m) {
+#pragma unroll
+          for (float& v : tile) v = 0;
+        }
+      }
+    }
+  }
   const int last = min(first + kSegment, panel.columns);
   WeightChunk<kFormat> next;
   panel.load(first, lane, next);
@@ -40,7 +69,8 @@ __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const
   }
 }
 
-/// Sums of all segments of one matrix into `parts` [segments][8 kTiles][kPartStride]; warp `warp` of `warps` takes every warps-th.
+/// Sums of all segments of one matrix into `parts` [segments][8 kTiles][kPartStride]; warp `warp` of `warps` takes every
+/// warps-th.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __device__ inline void multiply_segments(const WeightView& w, int64_t first_row, int64_t last_row, const InputRows<kTiles>& x,
                                          int warp, int warps, int segments, float* parts) {

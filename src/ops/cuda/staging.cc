@@ -1,6 +1,7 @@
 #include "ops/cuda/staging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/status.h"
 #include "ops/cuda/cuda_check.h"
@@ -59,7 +60,25 @@ uint8_t* Staging::room(int64_t bytes) {
   return at;
 }
 
+void Staging::begin_recording() {
+  kept_.clear();
+  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&recorded_), static_cast<size_t>(kPartBytes)));
+}
+
+void* Staging::end_recording() {
+  uint8_t* device = std::exchange(recorded_, nullptr);
+  copy_to(device, kept_.data(), static_cast<int64_t>(kept_.size()));
+  return device;
+}
+
 void* Staging::upload_bytes(const void* data, int64_t bytes) {
+  if (recorded_ != nullptr) {
+    const auto at = static_cast<int64_t>(kept_.size());
+    DI_CHECK(at + bytes <= kPartBytes, "the arguments of a graph are more than {} bytes", kPartBytes);
+    kept_.resize(static_cast<size_t>(at + aligned(bytes)));
+    if (bytes > 0) std::memcpy(kept_.data() + at, data, static_cast<size_t>(bytes));
+    return recorded_ + at;
+  }
   DI_CHECK(bytes <= kPartBytes, "an argument array of {} bytes, {} is the limit", bytes, kPartBytes);
   uint8_t* pinned = room(bytes);
   uint8_t* device = device_ + (pinned - pinned_);
@@ -69,12 +88,13 @@ void* Staging::upload_bytes(const void* data, int64_t bytes) {
 }
 
 void Staging::copy_to(void* device, const void* host, int64_t bytes) {
+  DI_CHECK(recorded_ == nullptr, "an upload of {} bytes while a graph is recorded", bytes);
   for (int64_t at = 0; at < bytes; at += kPartBytes) {
     const int64_t piece = std::min(kPartBytes, bytes - at);
     uint8_t* pinned = room(piece);
     std::memcpy(pinned, static_cast<const uint8_t*>(host) + at, static_cast<size_t>(piece));
-    DI_CUDA(cudaMemcpyAsync(static_cast<uint8_t*>(device) + at, pinned, static_cast<size_t>(piece), cudaMemcpyHostToDevice,
-                            stream_));
+    DI_CUDA(
+        cudaMemcpyAsync(static_cast<uint8_t*>(device) + at, pinned, static_cast<size_t>(piece), cudaMemcpyHostToDevice, stream_));
   }
 }
 

@@ -46,6 +46,12 @@ class Staging {
   T* upload(std::span<const T> data) {
     return static_cast<T*>(upload_bytes(data.data(), static_cast<int64_t>(data.size_bytes())));
   }
+  /// From here on arguments are kept instead of copied, for a graph that is being recorded. Nothing else may be uploaded
+  /// meanwhile.
+  void begin_recording();
+  /// Device memory with the arguments kept since then, at the addresses that upload gave; the caller's to free.
+  void* end_recording();
+
   /// Any size, in pieces; the source may change after the return.
   void copy_to(void* device, const void* host, int64_t bytes);
 
@@ -62,6 +68,8 @@ class Staging {
   cudaEvent_t done_[kParts] = {};
   int part_ = 0;
   int64_t used_ = 0;
+  uint8_t* recorded_ = nullptr;  ///< on the device, while recording
+  std::vector<uint8_t> kept_;
 };
 
 /// Device copies of host tables that seldom change (page tables, expert pointers), kept by host address and compared before each

@@ -7,6 +7,7 @@
 #include "ops/backends.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
+#include "ops/cuda/cuda_graph.h"
 #include "ops/cuda/host_pointers.h"
 #include "ops/op_compare.h"
 #include "ops/op_inputs.h"
@@ -100,9 +101,11 @@ TEST(CudaBackendMemory, GathersBehindTwoToThe31Bytes) {
   memory.download(got.data(), e, count * kDim * 2);
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t d = 0; d < kDim; ++d)
-      ASSERT_EQ(to_float(got[static_cast<size_t>(i * kDim + d)]), 2.0f * static_cast<float>(i + 1)) << "row " << ids[static_cast<size_t>(i)];
+      ASSERT_EQ(to_float(got[static_cast<size_t>(i * kDim + d)]), 2.0f * static_cast<float>(i + 1))
+          << "row " << ids[static_cast<size_t>(i)];
   }
-  for (void* data : {static_cast<void*>(values), static_cast<void*>(scales), static_cast<void*>(device_ids), static_cast<void*>(e)})
+  for (void* data :
+       {static_cast<void*>(values), static_cast<void*>(scales), static_cast<void*>(device_ids), static_cast<void*>(e)})
     memory.free(data);
 }
 
@@ -137,6 +140,80 @@ TEST(CudaBackendMemory, CopiesRowsOfAnySizeAndAlignment) {
   }
   memory.free(from);
   memory.free(to);
+}
+
+TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  testing::Random random(2);
+  constexpr int64_t kRows = 5, kIn = 256, kInner = 64, kExperts = 6, kTopk = 2;
+  std::vector<void*> all;
+  const auto room = [&](int64_t bytes) { return all.emplace_back(memory.allocate(bytes)); };
+  const auto upload = [&](const auto& host) {
+    using T = std::decay_t<decltype(host[0])>;
+    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
+    auto* data = static_cast<T*>(room(bytes));
+    memory.upload(data, host.data(), bytes);
+    return data;
+  };
+  const auto fp8 = [&](int64_t out, int64_t in) {
+    const testing::Fp8Matrix m(random, out, in);
+    return Fp8Weight{upload(m.values), upload(m.scales), out, in};
+  };
+  const auto fp4 = [&](int64_t out, int64_t in) {
+    const testing::Fp4Matrix m(random, out, in);
+    return Fp4Weight{upload(m.codes), upload(m.scales), out, in};
+  };
+  std::vector<ExpertWeights> routed;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const Fp4Weight w1 = fp4(kInner, kIn), w2 = fp4(kIn, kInner), w3 = fp4(kInner, kIn);
+    routed.push_back({w1, w2, w3});
+  }
+  const Fp8Weight shared1 = fp8(kInner, kIn), shared2 = fp8(kIn, kInner), shared3 = fp8(kInner, kIn), dense = fp8(kIn, kIn);
+  const Bf16Weight gate{upload(testing::bf16_weights(random, kExperts * kIn, 0.1f)), kExperts, kIn};
+  const float* bias = upload(testing::floats(random, kExperts, 0.1f));
+  auto* x = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* v = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* y = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* chosen = static_cast<int32_t*>(room(kRows * kTopk * 4));
+  auto* weights = static_cast<float*>(room(kRows * kTopk * 4));
+  const auto calls = [&] {
+    const LinearOutput output{dense, v};
+    (*device)->linear_fp8(x, kRows, {&output, 1});
+    (*device)->route({.v = v, .gate = gate, .bias = bias, .bias_vl = bias, .topk = kTopk, .experts = chosen, .weights = weights},
+                     kRows);
+    (*device)->experts({.v = v,
+                        .experts = chosen,
+                        .weights = weights,
+                        .routed = routed,
+                        .shared_w1 = shared1,
+                        .shared_w2 = shared2,
+                        .shared_w3 = shared3,
+                        .topk = kTopk,
+                        .swiglu_limit = 10,
+                        .y = y},
+                       kRows);
+  };
+  const auto result = [&] {
+    std::vector<bf16> host(kRows * kIn);
+    memory.download(host.data(), y, kRows * kIn * 2);
+    return host;
+  };
+  calls();  // scratch grows, tables are uploaded
+  const auto graph = record_cuda_graph(**device, calls);
+  for (int i = 0; i < 3; ++i) {  // other inputs, other choices, one graph
+    const auto input = testing::activations(random, kRows, kIn);
+    memory.upload(x, input.data(), kRows * kIn * 2);
+    calls();
+    const std::vector<bf16> want = result();
+    memory.fill(y, 0xcd, kRows * kIn * 2);
+    graph->replay();
+    EXPECT_TRUE(result() == want) << "input " << i;
+  }
+  for (void* data : all) memory.free(data);
 }
 
 }  // namespace

@@ -229,7 +229,8 @@ class HostPointers final : public Backend {
   }
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    const RopeRows copy{call.in(rotation.cos, rows * rotation.pairs), call.in(rotation.sin, rows * rotation.pairs), rotation.pairs};
+    const RopeRows copy{call.in(rotation.cos, rows * rotation.pairs), call.in(rotation.sin, rows * rotation.pairs),
+                        rotation.pairs};
     device_->rope(call.inout(x, rows * heads * dim), copy, rows, heads, dim, inverse);
   }
   void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override {
@@ -348,8 +349,9 @@ class HostPointers final : public Backend {
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    device_->engram_gate(call.in(kv, rows * (n + 1) * hidden), call.weight(q_weight, n * hidden), call.weight(k_weight, n * hidden),
-                         call.in(image, rows), eps, rows, n, hidden, call.inout(x, rows * n * hidden));
+    device_->engram_gate(call.in(kv, rows * (n + 1) * hidden), call.weight(q_weight, n * hidden),
+                         call.weight(k_weight, n * hidden), call.in(image, rows), eps, rows, n, hidden,
+                         call.inout(x, rows * n * hidden));
   }
 
  private:
