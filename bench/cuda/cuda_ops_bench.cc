@@ -48,7 +48,18 @@ class OpsBench {
     constexpr int64_t kBytes = int64_t{4} << 30;
     uint8_t* from = in.bytes(kBytes);
     auto* to = in.room<uint8_t>(kBytes);
-    const double us = time([&](int64_t) { memory_->copy(to, from, kBytes); });
+    // Not as a graph, in which a copy is another engine's work.
+    std::vector<double> rounds;
+    memory_->copy(to, from, kBytes);
+    for (int round = 0; round < 9; ++round) {
+      memory_->synchronize();
+      const double start = now();
+      for (int i = 0; i < 4; ++i) memory_->copy(to, from, kBytes);
+      memory_->synchronize();
+      rounds.push_back((now() - start) / 4 * 1e6);
+    }
+    std::sort(rounds.begin(), rounds.end());
+    const double us = rounds[rounds.size() / 2];
     copy_rate_ = 2.0 * kBytes / us * 1e6;
     print_bench_line(stdout, "copy", copy_rate_ * 1e-9, "GB/s", std::nullopt,
                      {{"device", device_}, {"bytes", "read and written"}});

@@ -16,7 +16,8 @@ constexpr int kHeads = 64;       // of a block
 constexpr int kKeys = 32;        // of a score tile
 constexpr int kQuarters = 4;     // warps that share a sum
 constexpr int kScoreDims = 128;  // that a warp multiplies at a time
-constexpr int kScoreThreads = kQuarters * kWarp;
+constexpr int kScoreTiles = 2;   // of a block at a time
+constexpr int kScoreThreads = kScoreTiles * kQuarters * kWarp;
 constexpr int kScoreStride = kKeys + 4;
 constexpr int kSoftmaxThreads = 256;
 constexpr int kSlice = 32;  // dims of a warp
@@ -56,99 +57,155 @@ __device__ uint4 interleave(const uint4& v) {
                     __byte_perm(v.y, v.w, 0x7632));
 }
 
-// Products of up to 32 keys and the block's heads over dims [first, first + 128).
-template <bool kWindow>
-__device__ void score_dims(const uint8_t* const (&row)[4], int first, int dim, const bf16* query, int heads,
-                           float (&c)[2][kHeads / 8][4]) {
+// 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
+struct KeyPiece {
+  uint4 data[4][2];    // window: both chunks of 64 dims; compressed: one of 128
+  uint32_t scales[4];  // window: a byte a chunk; compressed: two bytes
+};
+
+__device__ void load_keys(const AttentionQuery& a, bool in_window, int first, int keys, int dims, int dim, KeyPiece& piece) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int g = lane / 4;
   const int t = lane % 4;
-  constexpr int kLaneColumns = kWindow ? 16 : 32;
 #pragma unroll
-  for (int chunk = 0; chunk < kScoreDims; chunk += 4 * kLaneColumns) {
-    const int column = first + chunk + t * kLaneColumns;
-    const bool inside = column < dim;
-    const auto inputs = [&](int tile, int pair) {
-      if (!inside || tile * 8 + g >= heads) return make_uint4(0, 0, 0, 0);
-      const uint4 v = load_again(query + static_cast<int64_t>(tile * 8 + g) * dim + column + pair * 8);
-      return kWindow ? v : interleave(v);
-    };
-    if constexpr (kWindow) {
-      WeightChunk<WeightFormat::kFp8> k;
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* row = key_row(a, first + min(lane / 4 + 8 * i, keys - 1));
+    piece.data[i][0] = piece.data[i][1] = make_uint4(0, 0, 0, 0);
+    piece.scales[i] = 0;
+    if (in_window) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        k.rows[i] = inside ? load_unaligned(row[i] + column) : make_uint4(0, 0, 0, 0);
-        k.scales[i] = inside ? row[i][dim + column / kScaleGroup] : 127;
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const int column = dims + chunk * 64 + t * 16;
+        if (column >= dim) continue;
+        piece.data[i][chunk] = load_unaligned(row + column);
+        piece.scales[i] |= static_cast<uint32_t>(row[dim + column / kScaleGroup]) << 8 * chunk;
       }
-      multiply_chunk<WeightFormat::kFp8, false, kHeads / 8>(k, inputs, c);
     } else {
-      uint4 k[4];
-      uint32_t scales[4][2];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        k[i] = inside ? load_unaligned(row[i] + column / 2) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int s = 0; s < 2; ++s)
-          scales[i][s] = inside ? same_pair(e4m3_value(row[i][dim / 2 + column / kCacheScaleGroup + s])) : 0;
-      }
-      multiply_pairs<4, kHeads / 8>(
-          [&](int i, int pair, uint32_t(&r)[4]) {
-            const uint32_t words[4] = {k[i].x, k[i].y, k[i].z, k[i].w};
-            widen_compressed(words[pair], scales[i][pair / 2], r);
-          },
-          inputs, c);
+      const int column = dims + t * 32;
+      if (column >= dim) continue;
+      piece.data[i][0] = load_unaligned(row + column / 2);
+      const uint8_t* scales = row + dim / 2 + column / kCacheScaleGroup;
+      piece.scales[i] = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
     }
   }
 }
 
-// scores [rows][heads][stride]. Grid: tiles of keys, those of the window first; rows; groups of heads.
-__global__ void __launch_bounds__(kScoreThreads)
+// Their products with the block's heads; `query`: interleaved, from the lane's head g and the first of the dims on.
+__device__ void multiply_keys(const KeyPiece& piece, bool in_window, const bf16* query, int stride,
+                              float (&c)[2][kHeads / 8][4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  if (in_window) {
+#pragma unroll
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      WeightChunk<WeightFormat::kFp8> k;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i] >> 8 * chunk & 255;
+      const auto inputs = [&](int tile, int pair) {
+        return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + chunk * 64 + t * 16 + pair * 8);
+      };
+      multiply_chunk<WeightFormat::kFp8, true, kHeads / 8>(k, inputs, c);
+    }
+    return;
+  }
+  uint32_t scales[4][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scales[i][0] = same_pair(e4m3_value(piece.scales[i] & 255));
+    scales[i][1] = same_pair(e4m3_value(piece.scales[i] >> 8));
+  }
+  multiply_pairs<4, kHeads / 8>(
+      [&](int i, int pair, uint32_t(&r)[4]) {
+        const uint32_t words[4] = {piece.data[i][0].x, piece.data[i][0].y, piece.data[i][0].z, piece.data[i][0].w};
+        widen_compressed(words[pair], scales[i][pair / 2], r);
+      },
+      [&](int tile, int pair) { return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + t * 32 + pair * 8); }, c);
+}
+
+// Queries in shared memory: [heads][dims], 16 bytes more a row, so that the lanes of a load meet in no bank.
+__host__ __device__ int query_stride(int dim) { return (dim + kScoreDims - 1) / kScoreDims * kScoreDims + 8; }
+__host__ __device__ int score_bytes(int dim) {
+  return kHeads * query_stride(dim) * 2 + kScoreTiles * kQuarters * kHeads * kScoreStride * 4;
+}
+
+// scores [rows][heads][stride]. Grid: shares of the key tiles, those of the window first; rows; groups of heads. Warp: a tile of
+// the block's kScoreTiles, a quarter of each 512 dims.
+__global__ void __launch_bounds__(kScoreThreads, 1)
     score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
-  extern __shared__ float parts[];  // [quarters][heads][kScoreStride]
+  extern __shared__ uint4 shared[];
+  auto* query = reinterpret_cast<bf16*>(shared);
+  auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][quarters][heads][kScoreStride]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
   const int window = window_of(a);
   const int count = count_of(a);
   const int window_tiles = (window + kKeys - 1) / kKeys;
-  const auto tile = static_cast<int>(blockIdx.x);
-  const bool in_window = tile < window_tiles;
-  const int first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
-  const int keys = min(kKeys, (in_window ? window : count) - first);
-  if (keys <= 0) return;
+  const int tiles = window_tiles + (count - window + kKeys - 1) / kKeys;
   const int first_head = static_cast<int>(blockIdx.z) * kHeads;
   const int own_heads = min(kHeads, heads - first_head);
-  const bf16* query = q + (r * heads + first_head) * dim;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int quarter = warp % kQuarters;
   const int g = lane / 4;
   const int t = lane % 4;
-  const uint8_t* row[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) row[i] = key_row(a, first + min(g + 8 * i, keys - 1));
-  float c[2][kHeads / 8][4] = {};
-  for (int d = warp * kScoreDims; d < dim; d += kQuarters * kScoreDims) {
-    if (in_window) {
-      score_dims<true>(row, d, dim, query, own_heads, c);
-    } else {
-      score_dims<false>(row, d, dim, query, own_heads, c);
-    }
+  const int row_stride = query_stride(dim);
+  if (static_cast<int>(blockIdx.x) * kScoreTiles >= tiles) return;
+
+  const int slots = row_stride / 8;
+  for (int i = thread; i < kHeads * slots; i += kScoreThreads) {
+    const int h = i / slots;
+    const int d = i % slots * 8;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (h < own_heads && d < dim) v = interleave(load_again(q + (r * heads + first_head + h) * dim + d));
+    *reinterpret_cast<uint4*>(query + h * row_stride + d) = v;
   }
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-#pragma unroll
-    for (int n = 0; n < kHeads / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        parts[(warp * kHeads + n * 8 + t * 2 + i % 2) * kScoreStride + m * 16 + g + i / 2 * 8] = c[m][n][i];
-    }
-  }
+  const auto step = static_cast<int>(gridDim.x) * kScoreTiles;
+  const auto place = [&](int tile, bool& in_window, int& first, int& keys) {
+    in_window = tile < window_tiles;
+    first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
+    keys = tile < tiles ? min(kKeys, (in_window ? window : count) - first) : 0;
+  };
+  bool in_window = false;
+  int first = 0;
+  int keys = 0;
+  int tile = static_cast<int>(blockIdx.x) * kScoreTiles + warp / kQuarters;
+  place(tile, in_window, first, keys);
+  KeyPiece next;
+  if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
   __syncthreads();
-  float* out = scores + (r * heads + first_head) * stride + first;
-  for (int h = warp; h < own_heads; h += kQuarters) {
-    float sum = parts[h * kScoreStride + lane];
+  for (int base = static_cast<int>(blockIdx.x) * kScoreTiles; base < tiles; base += step, tile += step) {
+    const bool now_window = in_window;
+    const int now_first = first;
+    const int now_keys = keys;
+    float c[2][kHeads / 8][4] = {};
+    KeyPiece piece = next;
+    for (int d = quarter * kScoreDims; d < dim && now_keys > 0; d += kQuarters * kScoreDims) {
+      if (d >= kQuarters * kScoreDims) load_keys(a, now_window, now_first, now_keys, d, dim, piece);
+      if (d < kQuarters * kScoreDims) {
+        place(tile + step, in_window, first, keys);
+        if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
+      }
+      multiply_keys(piece, now_window, query + g * row_stride + d, row_stride, c);
+    }
+    if (quarter * kScoreDims >= dim) place(tile + step, in_window, first, keys);
+    float* part = parts + warp * kHeads * kScoreStride;
 #pragma unroll
-    for (int quarter = 1; quarter < kQuarters; ++quarter) sum += parts[(quarter * kHeads + h) * kScoreStride + lane];
-    if (lane < keys) out[h * stride + lane] = sum * scale;
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < kHeads / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[(n * 8 + t * 2 + i % 2) * kScoreStride + m * 16 + g + i / 2 * 8] = c[m][n][i];
+      }
+    }
+    __syncthreads();
+    float* out = scores + (r * heads + first_head) * stride + now_first;
+    const float* own = parts + (warp - quarter) * kHeads * kScoreStride;
+    for (int h = quarter; h < own_heads; h += kQuarters) {
+      float sum = own[h * kScoreStride + lane];
+#pragma unroll
+      for (int k = 1; k < kQuarters; ++k) sum += own[(k * kHeads + h) * kScoreStride + lane];
+      if (lane < now_keys) out[h * stride + lane] = sum * scale;
+    }
+    __syncthreads();
   }
 }
 
@@ -367,19 +424,23 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
   const int64_t stride = padded_keys(longest);
   const int value_bytes = value_layout(stride).bytes;
   if (value_bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
-  constexpr int kScoreBytes = kQuarters * kHeads * kScoreStride * 4;
-  DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kScoreBytes));
+  if (score_bytes(dim) > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too large a head dimension");
+  DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, score_bytes(dim)));
   DI_CUDA(cudaFuncSetAttribute(value_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, value_bytes));
   const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
   const auto groups = static_cast<unsigned>((heads + kHeads - 1) / kHeads);
-  const auto tiles = static_cast<unsigned>((longest + kKeys - 1) / kKeys + 1);  // the window's last one may be short
+  // Few rows: the tiles of a row go to as many blocks as there are.
+  const int64_t tiles = (longest + kKeys - 1) / kKeys + 1;  // the window's last one may be short
+  const int64_t most_shares = (tiles + kScoreTiles - 1) / kScoreTiles;
   const auto total = static_cast<int64_t>(args.queries.size());
   for (int64_t first = 0; first < total; first += kAttentionRows) {
     const int64_t rows = std::min(kAttentionRows, total - first);
     const AttentionQuery* q = queries + first;
     const int64_t offset = first * args.heads * args.dim;
-    score_kernel<<<dim3(tiles, static_cast<unsigned>(rows), groups), kScoreThreads, kScoreBytes, stream>>>(
-        q, args.q + offset, heads, dim, scale, scratch.scores, stride);
+    constexpr int64_t kBlocks = 264;
+    const auto shares = static_cast<unsigned>(std::clamp<int64_t>(kBlocks / rows, 1, most_shares));
+    score_kernel<<<dim3(shares, static_cast<unsigned>(rows), groups), kScoreThreads, static_cast<size_t>(score_bytes(dim)),
+                   stream>>>(q, args.q + offset, heads, dim, scale, scratch.scores, stride);
     const int64_t pairs = rows * heads;
     constexpr int64_t kPairs = kSoftmaxThreads / kWarp;
     softmax_kernel<<<static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, stream>>>(

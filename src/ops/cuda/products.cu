@@ -29,7 +29,7 @@ __device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
 
 // Grid: panels of all outputs, blocks of input rows, groups.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
-__global__ void __launch_bounds__(256, 2) product_kernel(const __grid_constant__ ProductArgs args) {
+__global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__ ProductArgs args) {
   extern __shared__ float parts[];
   int64_t panel = blockIdx.x;
   const int which = find_output(args, kPanelRows, panel);
@@ -120,7 +120,10 @@ void launch(const ProductArgs& args, cudaStream_t stream) {
     DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   const dim3 grid(static_cast<unsigned>(panels), static_cast<unsigned>((args.rows + kTiles * 8 - 1) / (kTiles * 8)),
                   static_cast<unsigned>(args.groups));
-  kernel<<<grid, static_cast<unsigned>(segment_warps(segments, 8) * kWarp), shared, stream>>>(args);
+  // Few blocks: more warps each, so that the segments of a panel are read at once.
+  constexpr int64_t kFewBlocks = 264;
+  const int64_t most_warps = static_cast<int64_t>(grid.x) * grid.y * grid.z < kFewBlocks ? 16 : 8;
+  kernel<<<grid, static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, stream>>>(args);
   DI_CUDA_LAUNCHED();
 }
 

@@ -53,19 +53,27 @@ __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const
       }
     }
   }
+  // A chunk of bf16 is short: two have to be on their way.
+  constexpr int kAhead = kFormat == WeightFormat::kBf16 && kTiles == 1 ? 2 : 1;
   const int last = min(first + kSegment, panel.columns);
-  WeightChunk<kFormat> next;
-  panel.load(first, lane, next);
-  for (int column = first; column < last; column += kChunk) {
-    const WeightChunk<kFormat> chunk = next;
-    if (column + kChunk < last) panel.load(column + kChunk, lane, next);
-    const int at = column + lane % 4 * (kChunk / 4);
-    const bool inside = at < panel.columns;
-    const auto inputs = [&](int tile, int pair) {
-      const bf16* row = x.row[tile];
-      return row != nullptr && inside ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0);
-    };
-    multiply_chunk<kFormat, kInterleaved, kTiles>(chunk, inputs, c);
+  WeightChunk<kFormat> next[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) panel.load(first + i * kChunk, lane, next[i]);
+  for (int begin = first; begin < last; begin += kAhead * kChunk) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int column = begin + i * kChunk;
+      if (column >= last) break;
+      const WeightChunk<kFormat> chunk = next[i];
+      if (column + kAhead * kChunk < last) panel.load(column + kAhead * kChunk, lane, next[i]);
+      const int at = column + lane % 4 * (kChunk / 4);
+      const bool inside = at < panel.columns;
+      const auto inputs = [&](int tile, int pair) {
+        const bf16* row = x.row[tile];
+        return row != nullptr && inside ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0);
+      };
+      multiply_chunk<kFormat, kInterleaved, kTiles>(chunk, inputs, c);
+    }
   }
 }
 
