@@ -1,4 +1,4 @@
-// Any bytes as a regular expression, a JSON Schema, or a grammar: compiled within small budgets or refused; then the rest of the
+// Any bytes as a regular expression, a JSON Schema, a grammar, or the arguments of a tool: compiled within small budgets or refused; then the rest of the
 // input drives a matcher, whose masks must agree with what it accepts and must never be empty.
 #include <algorithm>
 #include <cstddef>
@@ -16,9 +16,10 @@ const std::shared_ptr<const TokenVocabulary>& vocabulary() {
     std::vector<std::string> tokens;
     for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
     for (const char* text : {"ab", "\":", "{\"", "\"}", "],", "12", "true", "é", "\xC3\xA9t"}) tokens.emplace_back(text);
+    tokens.emplace_back("｜DSML｜");
     tokens.emplace_back("<end>");
     const auto stop = static_cast<int32_t>(tokens.size()) - 1;
-    return *TokenVocabulary::Make(std::move(tokens), {stop}, {stop});
+    return *TokenVocabulary::Make(std::move(tokens), {stop - 1, stop}, {stop});
   }();
   return made;
 }
@@ -30,9 +31,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t length = std::min<size_t>(size - 2, size_t{4} * data[1] + 16);
   const std::string text(reinterpret_cast<const char*>(data) + 2, length);
   GrammarSpec spec = RegexSpec{text};
-  if (data[0] % 4 == 1) spec = JsonSchemaSpec{text};
-  if (data[0] % 4 == 2) spec = JsonSchemaSpec{text, false, JsonSpace::kCompact};
-  if (data[0] % 4 == 3) spec = EbnfSpec{text};
+  const int kind = data[0] % 8;
+  if (kind % 4 == 1) spec = JsonSchemaSpec{text};
+  if (kind % 4 == 2) spec = JsonSchemaSpec{text, false, JsonSpace::kCompact};
+  if (kind % 4 == 3) spec = EbnfSpec{text};
+  if (kind > 4) {
+    // The same text as the arguments of a tool, inside a block of calls, behind one, or beside an answer.
+    DsmlSpec tools;
+    tools.tools.push_back({"f", text, true});
+    tools.tools.push_back({"g", "", false});
+    tools.mode = kind == 5 ? DsmlSpec::Mode::kInside : kind == 6 ? DsmlSpec::Mode::kRequired : DsmlSpec::Mode::kAuto;
+    tools.parallel = data[0] % 16 < 8;
+    if (kind == 7 && data[0] % 16 < 8) tools.answer = RegexSpec{"[a-z]+"};
+    spec = std::move(tools);
+  }
   CompileLimits limits;
   limits.nodes = 100000;
   limits.steps = 1 << 20;

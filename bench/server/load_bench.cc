@@ -1,5 +1,5 @@
-// The server under load, on the fake engine: streams at a rate, short requests, and a soak with clients that leave. The client is
-// one thread; it shares the machine with the server.
+// The server under load, on the fake engine: streams at a rate, short requests beside nginx, and a soak with clients that leave.
+// The client is one thread; it shares the machine with the server.
 
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -12,6 +12,7 @@
 
 #include "base/json_line.h"
 #include "load_client.h"
+#include "nginx_child.h"
 #include "server_child.h"
 
 namespace deepinfer::bench {
@@ -23,6 +24,7 @@ struct Flags {
   double seconds = 10;
   int64_t concurrency = 32;
   double soak = 0;
+  double soak_rate = 300;
   int threads = 2;
   std::string tokenizer = DEEPINFER_SOURCE_DIR "/models/nano/tokenizer.json";
 };
@@ -153,66 +155,133 @@ double request_rate(const Flags& flags, int port, const std::string& request, st
   return static_cast<double>(done) / (now() - start);
 }
 
-bool run_requests(const Flags& flags) {
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+/// The size of the answer to `request`.
+int64_t answer_bytes(int port, const std::string& request) {
+  LoadClient client;
+  if (!client.connect(port) || !client.send(request)) return 0;
+  for (int i = 0; i < 1000; ++i) {
+    const auto state = client.read(nullptr);
+    if (state == LoadClient::State::kDone) return client.length();
+    if (state == LoadClient::State::kBroken) return 0;
+    ::usleep(1000);
+  }
+  return 0;
+}
+
+/// Short requests, `GET /health` of the same server, and nginx with a static body of the size of an answer, in turns.
+bool run_requests(Flags flags) {
   auto server = ServerChild::Start({.tokenizer = flags.tokenizer, .rate = 0, .tokens = 1, .threads = flags.threads});
-  if (!server) return false;
+  if (!server) return fmt::print(stderr, "{}\n", server.error().message()), false;
+  const std::string request = chat(false, 4);
+  const int64_t bytes = answer_bytes(server->port(), request);
+  auto nginx = NginxChild::Start("/v1/chat/completions", std::string(static_cast<size_t>(bytes), 'x'), flags.threads);
+  if (!nginx) fmt::print(stderr, "no comparison with nginx: {}\n", nginx.error().message());
+  constexpr int kRounds = 5;
+  flags.seconds /= kRounds;
   std::vector<float> ignored, latencies;
+  std::vector<double> ours, healths, statics;
   int64_t failed = 0;
-  const double health = request_rate(flags, server->port(), "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", ignored, failed);
-  const double cpu = server->cpu_seconds();
-  const double rate = request_rate(flags, server->port(), chat(false, 4), latencies, failed);
+  double cpu = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    healths.push_back(request_rate(flags, server->port(), "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", ignored, failed));
+    const double before = server->cpu_seconds();
+    ours.push_back(request_rate(flags, server->port(), request, latencies, failed));
+    cpu += server->cpu_seconds() - before;
+    if (nginx) statics.push_back(request_rate(flags, nginx->port(), request, ignored, failed));
+  }
   const BenchConditions conditions = {{"connections", std::to_string(flags.concurrency)},
                                       {"server_threads", std::to_string(flags.threads)},
-                                      {"ceiling", "GET /health in the same run"},
+                                      {"rounds", std::to_string(kRounds)},
+                                      {"answer_bytes", std::to_string(bytes)},
                                       {"failed", std::to_string(failed)},
-                                      {"server_cpu", fmt::format("{:.3f}", (server->cpu_seconds() - cpu) / flags.seconds)}};
-  print_bench_line(stdout, "server_short_requests", rate, "requests/s", health, conditions);
+                                      {"server_cpu", fmt::format("{:.3f}", cpu / flags.seconds / kRounds)}};
+  const auto with = [&](const std::string& ceiling) {
+    BenchConditions all = conditions;
+    all.emplace_back("ceiling", ceiling);
+    return all;
+  };
+  print_bench_line(stdout, "server_short_requests", median(ours), "requests/s", median(healths),
+                   with("GET /health in the same run, in turns"));
   print_bench_line(stdout, "server_short_request_p99", percentile(latencies, 0.99) * 1e3, "ms", std::nullopt, conditions);
+  if (nginx) {
+    print_bench_line(stdout, "server_short_requests_to_nginx", median(ours), "requests/s", median(statics),
+                     with(nginx->version() + ", a static body of the same size, in turns"));
+    print_bench_line(stdout, "server_health_to_nginx", median(healths), "requests/s", median(statics),
+                     with(nginx->version() + ", a static body of the same size, in turns"));
+  }
   return failed == 0;
 }
 
-/// Clients that leave at any time; memory and descriptors must come back to where they were.
+/// A request of a client that may leave: mostly short, sometimes long, sometimes broken off in the middle.
+std::string soak_request(std::mt19937& random) {
+  const bool stream = random() % 2 == 0;
+  const size_t length = random() % 64 == 0 ? 200'000 : 10 + random() % 2000;
+  std::string words;
+  while (words.size() < length) words += "fox lamp ";
+  std::string request = post(fmt::format(
+      R"({{"model":"fake","messages":[{{"role":"user","content":"{}"}}],"stream":{},"max_tokens":100}})", words, stream));
+  if (random() % 8 == 0) request.resize(random() % request.size());
+  return request;
+}
+
+/// Clients that leave at any time; memory and descriptors must stay where they are. A line for every sample.
 bool run_soak(const Flags& flags) {
   auto server = ServerChild::Start({.tokenizer = flags.tokenizer, .rate = 100, .tokens = 50, .threads = flags.threads});
-  if (!server) return false;
+  if (!server) return fmt::print(stderr, "{}\n", server.error().message()), false;
   std::mt19937 random(1);
   std::vector<LoadClient> clients(200);
-  const std::string stream = chat(true, 100), whole = chat(false, 100);
   for (int i = 0; i < 8; ++i) {  // what the server opens once, whatever comes
     LoadClient client;
-    if (client.connect(server->port())) client.send(whole);
+    if (client.connect(server->port())) client.send(chat(false, 100));
     ::usleep(20'000);
   }
   ::usleep(500'000);
   const int64_t descriptors = server->descriptors();
+  constexpr int kSamples = 40;
   const double start = now();
-  double next_report = 0;
-  int64_t requests = 0, left = 0, warm = 0;
+  int64_t requests = 0, left = 0;
+  int samples = 0;
+  std::vector<double> resident;
+  const auto mib = [&] { return static_cast<double>(server->resident_bytes()) / (1 << 20); };
   while (now() - start < flags.soak) {
     LoadClient& client = clients[random() % clients.size()];
     if (client.fd() >= 0 && client.read(nullptr) == LoadClient::State::kOpen) ++left;
     client.close();
-    const std::string& request = random() % 2 == 0 ? stream : whole;
     if (!client.connect(server->port())) return fmt::print(stderr, "cannot connect\n"), false;
-    client.send(random() % 8 == 0 ? std::string_view(request).substr(0, random() % request.size()) : request);
+    client.send(soak_request(random));  // a long one may not go out whole: one more that breaks off
     ++requests;
-    ::usleep(200);
-    if (now() - start >= next_report) {
-      next_report += flags.soak / 10;
-      fmt::print(stderr, "{:.0f} s: {} requests, {:.1f} MiB, {} descriptors\n", now() - start, requests,
-                 static_cast<double>(server->resident_bytes()) / (1 << 20), server->descriptors());
-      if (warm == 0 && now() - start > flags.soak / 10) warm = server->resident_bytes();
-    }
+    const double ahead = static_cast<double>(requests) / flags.soak_rate - (now() - start);
+    if (ahead > 0) ::usleep(static_cast<useconds_t>(ahead * 1e6));
+    if (now() - start < (samples + 1) * flags.soak / kSamples) continue;
+    ++samples;
+    resident.push_back(mib());
+    print_bench_line(stdout, "server_soak_resident", resident.back(), "MiB", std::nullopt,
+                     {{"second", fmt::format("{:.0f}", now() - start)},
+                      {"requests", std::to_string(requests)},
+                      {"descriptors", std::to_string(server->descriptors())}});
+    std::fflush(stdout);
   }
   for (LoadClient& client : clients) client.close();
-  for (int i = 0; i < 200 && server->descriptors() > descriptors; ++i) ::usleep(20'000);
+  for (int i = 0; i < 1000 && server->descriptors() > descriptors; ++i) ::usleep(20'000);
+  // The first quarter fills buffers and heaps; growth is from the second to the last.
+  const auto quarter = [&](size_t q) {
+    const auto first = resident.begin() + static_cast<std::ptrdiff_t>(q * resident.size() / 4);
+    return median({first, resident.begin() + static_cast<std::ptrdiff_t>((q + 1) * resident.size() / 4)});
+  };
   const BenchConditions conditions = {{"seconds", fmt::format("{}", flags.soak)},
                                       {"requests", std::to_string(requests)},
                                       {"left_early", std::to_string(left)},
+                                      {"server_threads", std::to_string(flags.threads)},
                                       {"descriptors_before", std::to_string(descriptors)},
-                                      {"descriptors_after", std::to_string(server->descriptors())}};
-  const auto growth = static_cast<double>(server->resident_bytes() - warm) / (1 << 20);
-  print_bench_line(stdout, "server_soak_growth", growth, "MiB", std::nullopt, conditions);
+                                      {"descriptors_after", std::to_string(server->descriptors())},
+                                      {"resident_after", fmt::format("{:.1f}", mib())}};
+  print_bench_line(stdout, "server_soak_growth", quarter(3) - quarter(1), "MiB", std::nullopt, conditions);
   return server->descriptors() <= descriptors;
 }
 
@@ -224,6 +293,7 @@ int run(int argc, char** argv) {
   app.add_option("--seconds", flags.seconds, "Of each part");
   app.add_option("--concurrency", flags.concurrency, "Connections of the short requests; 0: none");
   app.add_option("--soak", flags.soak, "Seconds of clients that leave; 0: none");
+  app.add_option("--soak-rate", flags.soak_rate, "Requests a second of these");
   app.add_option("--server-threads", flags.threads, "Threads of the server for connections");
   app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json");
   CLI11_PARSE(app, argc, argv);

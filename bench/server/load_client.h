@@ -27,6 +27,7 @@ class LoadClient {
 
   int64_t tokens() const { return next_; }
   int64_t status() const { return status_; }
+  int64_t length() const { return length_; }  ///< of the last reply that came in one piece
   bool ordered() const { return ordered_; }
 
  private:

@@ -124,12 +124,15 @@ class Engine {
   /// Cancels what still runs.
   virtual ~Engine() = default;
 
-  /// Checks the request and queues it. InvalidArgument and OutOfRange name the field, ResourceExhausted means a full queue or a
-  /// request that needs more pages than there are, FailedPrecondition comes after `shutdown`. A structured output is compiled
-  /// later, in a thread of its own: see RequestHandle::prepared.
+  /// Checks the request and queues it. InvalidArgument and OutOfRange name the field (a request that needs more pages than there
+  /// are is one of these), Unavailable means that a queue is full, FailedPrecondition comes after `shutdown`. A structured output
+  /// is compiled later, in a thread of its own: see RequestHandle::prepared.
   virtual Result<RequestHandle> submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  /// Forgets every cached page, pinned ones too, and every window snapshot that no request uses, before a request that is
+  /// submitted later is looked at. What running requests hold stays, and is cached when they end.
+  virtual void reset_prefix_cache() = 0;
 
   enum class Shutdown : uint8_t { kDrain, kCancel };
   /// No more requests; waits until those there are have finished (drain) or have been cancelled. Later calls return at once.

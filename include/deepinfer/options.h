@@ -55,7 +55,7 @@ struct EngineOptions {
   int64_t num_speculative_tokens = -1;  ///< draft block, for decoder_keep_tokens; -1: the checkpoint's
 
   bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
-  int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers ResourceExhausted
+  int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers Unavailable
   double priority_interval = 10;       ///< seconds of waiting that make up for one step of priority
 
   /// Bytes of the checkpoint that have been read, and all of them; called while `Engine::Create` runs, and dropped then.

@@ -41,7 +41,8 @@ struct Usage {
   int64_t replayed_tokens = 0;    ///< of these, run again to rebuild windows
   CacheMiss cache_miss = CacheMiss::kNone;
   int64_t preemptions = 0;
-  uint64_t seed = 0;  ///< what was used
+  std::optional<double> queue_seconds;  ///< from submission to the first step; none while it waits
+  uint64_t seed = 0;                    ///< what was used
 };
 
 /// News of one choice since the last Output of it. News that nobody reads is merged, so a slow reader costs no memory.

@@ -16,7 +16,8 @@ enum class StatusCode {
   kOutOfRange,          ///< a value or length is outside a stated limit
   kDataLoss,            ///< a file is truncated or contradicts itself
   kFailedPrecondition,  ///< right call, wrong state
-  kResourceExhausted,   ///< memory, pages or queue places ran out
+  kResourceExhausted,   ///< memory, pages or a budget ran out
+  kUnavailable,         ///< no room for it now (a full queue); the same later may succeed
   kUnimplemented,       ///< valid, but not supported here
   kCancelled,           ///< stopped by the user
   kInternal,            ///< a defect of ours
@@ -43,6 +44,7 @@ class [[nodiscard]] Status {
   DI_STATUS_CONSTRUCTOR(DataLoss)
   DI_STATUS_CONSTRUCTOR(FailedPrecondition)
   DI_STATUS_CONSTRUCTOR(ResourceExhausted)
+  DI_STATUS_CONSTRUCTOR(Unavailable)
   DI_STATUS_CONSTRUCTOR(Unimplemented)
   DI_STATUS_CONSTRUCTOR(Cancelled)
   DI_STATUS_CONSTRUCTOR(Internal)

@@ -69,9 +69,9 @@ struct DsmlSpec {
   };
   std::vector<Tool> tools;
   Mode mode = Mode::kAuto;
-  std::optional<AnswerSpec> answer;  ///< kAuto alone: what an answer without calls has to be; none: free text
-  bool parallel = true;              ///< false: exactly one call
-  bool v4 = false;                   ///< spelling of V4: `tool_calls` without the space before it
+  std::optional<AnswerSpec> answer = {};  ///< kAuto alone: what an answer without calls has to be; none: free text
+  bool parallel = true;                   ///< false: exactly one call
+  bool v4 = false;                        ///< spelling of V4: `tool_calls` without the space before it
   /// Literal of the added token; spelled-out text of it does not count. Vocabularies without it take the text.
   std::string dsml_token = "｜DSML｜";
   bool operator==(const DsmlSpec&) const = default;
@@ -87,9 +87,9 @@ struct StructuredOutput {
   grammar::GrammarSpec form;
   /// The answer is free until this token (`</think>`) has been drawn, and the form begins behind it. Before it the answer cannot
   /// end, and a tool call cannot begin. None: the form begins with the first token.
-  std::optional<int32_t> start_after;
+  std::optional<int32_t> start_after = {};
   /// What the prompt already holds of the form: the answer continues it. Not together with `start_after`.
-  std::string prefix;
+  std::string prefix = {};
   bool operator==(const StructuredOutput&) const = default;
 };
 

@@ -21,6 +21,8 @@ std::string_view status_code_name(StatusCode code) {
       return "failed precondition";
     case StatusCode::kResourceExhausted:
       return "resource exhausted";
+    case StatusCode::kUnavailable:
+      return "unavailable";
     case StatusCode::kUnimplemented:
       return "unimplemented";
     case StatusCode::kCancelled:

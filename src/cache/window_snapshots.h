@@ -94,6 +94,13 @@ class WindowSnapshotPool {
     return count;
   }
 
+  /// Forgets all of them. A request goes on with one that it has.
+  void clear() {
+    index_.clear();
+    entries_.clear();
+    bytes_ = 0;
+  }
+
   WindowSnapshotStats stats() const {
     return {.entries = static_cast<int64_t>(index_.size()),
             .bytes = bytes_,

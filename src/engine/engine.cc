@@ -94,7 +94,7 @@ class EngineImpl final : public Engine {
       if (queued >= options_.max_queued_requests) {
         ++inbox_->refused;
         return Err(
-            Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
+            Status::Unavailable("{} requests are queued, max_queued_requests is {}", queued, options_.max_queued_requests));
       }
       active->id = inbox_->next_id++;
       const bool prepared = !active->request.structured_output.has_value() || active->form != nullptr;
@@ -110,7 +110,8 @@ class EngineImpl final : public Engine {
           return Err(queued_form);
         }
       }
-      if (active->request.deadline.has_value()) active->deadline = step_clock() + *active->request.deadline;
+      active->submitted = step_clock();
+      if (active->request.deadline.has_value()) active->deadline = active->submitted + *active->request.deadline;
       handle = RequestHandle(active->stream);
       inbox_->submitted.push_back(active);
     }
@@ -126,6 +127,14 @@ class EngineImpl final : public Engine {
     stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
     stats.refused = inbox_->refused;
     return stats;
+  }
+
+  void reset_prefix_cache() override {
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      inbox_->reset_cache = true;
+    }
+    inbox_->news.notify_one();
   }
 
   void shutdown(Shutdown how) override {
@@ -187,6 +196,7 @@ class EngineImpl final : public Engine {
     int64_t refused = 0;
     bool closed = false;
     bool cancel_all = false;
+    bool reset_cache = false;
 
     void prepare(RequestId id, FormResult form) {
       {
@@ -228,11 +238,11 @@ class EngineImpl final : public Engine {
     std::vector<std::pair<RequestId, FormResult>> prepared;
     double housekeeping = step_clock();
     while (true) {
-      bool cancel_all = false;
+      bool cancel_all = false, reset_cache = false;
       {
         std::unique_lock lock(inbox_->mutex);
         const auto something = [&] {
-          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() ||
+          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() || inbox_->reset_cache ||
                  (inbox_->closed && (inbox_->cancel_all || !core_.open()));
         };
         if (!core_.busy() && !something()) {
@@ -244,11 +254,19 @@ class EngineImpl final : public Engine {
         cancelled.swap(inbox_->cancelled);
         prepared.swap(inbox_->prepared);
         cancel_all = inbox_->cancel_all;
+        reset_cache = std::exchange(inbox_->reset_cache, false);
         if (inbox_->closed && submitted.empty() && cancelled.empty() && prepared.empty() && !core_.open()) return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = step_clock();
-      for (auto& request : submitted) core_.submit(std::move(request), now);
+      if (reset_cache) {
+        cache_->clear();
+        windows_.clear();
+      }
+      for (auto& request : submitted) {
+        const double when = request->submitted;
+        core_.submit(std::move(request), when);
+      }
       submitted.clear();
       for (auto& [id, form] : prepared) core_.prepared(id, std::move(form));
       prepared.clear();

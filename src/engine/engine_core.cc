@@ -45,6 +45,7 @@ EngineCore::~EngineCore() {
 }
 
 void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
+  request->submitted = now;
   request->due = now + static_cast<double>(request->request.priority) * options_.priority_interval;
   if (request->deadline.has_value()) {
     deadlines_.emplace(*request->deadline, request->id);
@@ -156,7 +157,7 @@ bool EngineCore::plan_and_submit(double now) {
     step->command.number = stats_.steps;
     step->command.after_idle = device_was_idle_;
     // Newcomers take their hits before anything is evicted for others.
-    std::erase_if(plan_.rows, [&](const PlannedRows& rows) { return rows.admitted && !begin(at(rows.id)); });
+    std::erase_if(plan_.rows, [&](const PlannedRows& rows) { return rows.admitted && !begin(at(rows.id), now); });
     for (const PlannedRows& rows : plan_.rows) apply_rows(rows, step->command, now);
     if (step->command.rows.empty()) {
       spare_.push_back(std::move(step));
@@ -286,7 +287,7 @@ void EngineCore::apply_preemptions() {
   }
 }
 
-bool EngineCore::begin(Sequence& s) {
+bool EngineCore::begin(Sequence& s, double now) {
   const auto found = std::find_if(admissions_.begin(), admissions_.end(), [&](const Admission& a) { return a.sequence == &s; });
   DI_CHECK(found != admissions_.end(), "sequence {} was not considered", s.id);
   Admission& a = *found;
@@ -323,6 +324,7 @@ bool EngineCore::begin(Sequence& s) {
     usage.cached_tokens = s.replay->hit;
     usage.replayed_tokens = s.replay->replayed();
     usage.cache_miss = a.miss;
+    usage.queue_seconds = now - s.request->submitted;
     stats_.prefix_queries += s.prompt_tokens;
     stats_.prefix_hits += s.replay->hit;
     stats_.cached_tokens += s.replay->hit;

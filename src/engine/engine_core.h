@@ -108,7 +108,7 @@ class EngineCore {
   void apply_preemptions();
   bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
   bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
-  bool begin(Sequence& sequence);
+  bool begin(Sequence& sequence, double now);
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);

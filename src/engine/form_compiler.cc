@@ -95,9 +95,8 @@ Status FormCompiler::submit(const std::shared_ptr<ActiveRequest>& request) {
   {
     const std::lock_guard lock(mutex_);
     if (static_cast<int64_t>(queue_.size()) >= options_.max_queued || queued_bytes_ + bytes > options_.max_queued_bytes) {
-      return Status::ResourceExhausted(
-          "structured_output: {} formats of {} bytes wait to be compiled, at most {} of {} bytes may", queue_.size(),
-          queued_bytes_, options_.max_queued, options_.max_queued_bytes);
+      return Status::Unavailable("structured_output: {} formats of {} bytes wait to be compiled, at most {} of {} bytes may",
+                                 queue_.size(), queued_bytes_, options_.max_queued, options_.max_queued_bytes);
     }
     if (threads_.empty()) {
       for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });

@@ -44,7 +44,7 @@ class FormCompiler {
 
   /// The form if it is cached.
   std::shared_ptr<const CompiledForm> find(const StructuredOutput& output);
-  /// Queues the form of a request that has its id. A request that has gone by its turn is skipped. ResourceExhausted: the queue
+  /// Queues the form of a request that has its id. A request that has gone by its turn is skipped. Unavailable: the queue
   /// is full.
   Status submit(const std::shared_ptr<ActiveRequest>& request);
 

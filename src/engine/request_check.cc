@@ -63,9 +63,8 @@ Status check_lengths(const Request& request, const RequestLimits& limits, int64_
   const int64_t pages =
       std::max((prompt + max_tokens - 1 + page - 1) / page, prompt / page + (prompt % page != 0 ? request.n : 0));
   if (pages > limits.total_pages) {
-    return Status::ResourceExhausted(
-        "prompt has {} tokens, max_tokens is {}, n is {}: {} pages, the KV cache has {} of {} tokens", prompt, max_tokens,
-        request.n, pages, limits.total_pages, page);
+    return Status::OutOfRange("prompt has {} tokens, max_tokens is {}, n is {}: {} pages, the KV cache has {} of {} tokens",
+                              prompt, max_tokens, request.n, pages, limits.total_pages, page);
   }
   return Status::Ok();
 }

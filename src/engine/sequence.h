@@ -28,6 +28,7 @@ struct ActiveRequest {
   ReplayMode mode = ReplayMode::kExact;
   CacheClass cache_class = CacheClass::kChat;
   ServiceTime due = 0;
+  double submitted = 0;            ///< on the engine's clock
   std::optional<double> deadline;  ///< on the engine's clock
   int64_t max_tokens = 0;
   /// Of request.structured_output, once it is compiled.

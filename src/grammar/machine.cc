@@ -239,7 +239,7 @@ ByteSet Machine::first_bytes(StateId state) const {
 }
 
 size_t Machine::bytes() const {
-  return states_.capacity() * (sizeof(State) + sizeof(uint32_t)) + places_.capacity() * sizeof(Place) +
+  return states_.capacity() * (sizeof(State) + sizeof(uint32_t)) + own_bytes_.capacity() + places_.capacity() * sizeof(Place) +
          transitions_.capacity() * sizeof(StateId) + frames_.capacity() * sizeof(Frame) + returns_.capacity() * sizeof(Return) +
          (state_numbers_.size() + frame_numbers_.size()) * 24;
 }

@@ -100,6 +100,10 @@ class Machine {
   std::span<const Place> places(StateId state) const { return {places_.data() + states_[state].begin, states_[state].count}; }
 
   // machine_mask.cc
+  /// Groups of bytes that lead from the state back to itself, each whole.
+  ByteGroups own_bytes(StateId state);
+  /// Whether every character beyond ASCII leads from the state back to itself.
+  bool owns_other_characters(StateId state);
   int64_t walk(const TokenTrie& trie, StateId state, std::span<uint32_t> mask);
   int64_t add_wide(const ClassTable& table, const CharClass& chars, uint64_t limit, StateId inside, StateId behind,
                    std::span<uint32_t> mask, bool& done);
@@ -133,6 +137,7 @@ class Machine {
   size_t seen_count_ = 0;
   bool see(const Place& item);
   std::vector<StateId> path_;
+  std::vector<ByteGroups> own_bytes_;  ///< by state; kOtherBytes: not known yet
 };
 
 }  // namespace deepinfer::grammar

@@ -1,6 +1,7 @@
 // Masks: which tokens can follow a state.
 
 #include <algorithm>
+#include <tuple>
 
 #include "grammar/class_table.h"
 #include "grammar/machine.h"
@@ -10,9 +11,56 @@ namespace {
 
 using Kind = Node::Kind;
 
+constexpr size_t kSmallSubtree = 8;     ///< nodes that are as soon stepped through
+constexpr int64_t kNodesOfOneStep = 4;  ///< taken without a step, they cost that much less
+
 void set_bit(std::span<uint32_t> mask, int32_t token) { mask[static_cast<size_t>(token) / 32] |= 1u << (token % 32); }
 
 }  // namespace
+
+ByteGroups Machine::own_bytes(StateId state) {
+  if (state >= own_bytes_.size()) own_bytes_.resize(std::max<size_t>(states_.size(), state + size_t{1}), kOtherBytes);
+  if (own_bytes_[state] != kOtherBytes) return own_bytes_[state];
+  ByteGroups own = kWordBytes | kSpaceByte | kJoiners | kDot | kSlash | kMarkBytes;
+  for (unsigned byte = ' '; byte < 0x7F && own != 0; ++byte) {
+    const ByteGroups group = byte_group(static_cast<uint8_t>(byte));
+    if ((own & group) != 0 && step(state, static_cast<uint8_t>(byte)) != state) own &= static_cast<ByteGroups>(~group);
+  }
+  if (own != 0 && owns_other_characters(state)) own |= kBeyondAscii;
+  return own_bytes_[state] = own;
+}
+
+bool Machine::owns_other_characters(StateId state) {
+  // States inside a character are few: many first bytes share them.
+  std::vector<std::pair<StateId, int>> inside;  // and how many bytes are still to come behind the next one
+  const auto add = [&](StateId next, int more) {
+    if (std::find(inside.begin(), inside.end(), std::pair(next, more)) == inside.end()) inside.emplace_back(next, more);
+  };
+  const auto follow = [&](StateId from, unsigned low, unsigned high, int more) {
+    for (unsigned byte = low; byte <= high; ++byte) {
+      const StateId next = step(from, static_cast<uint8_t>(byte));
+      if (more == 0 ? next != state : next == kDeadState) return false;
+      if (more > 0) add(next, more - 1);
+    }
+    return true;
+  };
+  std::vector<std::tuple<StateId, uint8_t, int>> begun;  // state, least second byte, bytes behind it
+  for (unsigned first = 0x80; first <= 0xFF; ++first) {
+    const Utf8Range range = utf8_range(static_cast<uint8_t>(first));
+    if (range.low > range.high) continue;
+    const StateId next = step(state, static_cast<uint8_t>(first));
+    const std::tuple key(next, static_cast<uint8_t>(range.low ^ range.high), range.more);
+    if (next == kDeadState) return false;
+    if (std::find(begun.begin(), begun.end(), key) != begun.end()) continue;
+    begun.push_back(key);
+    if (!follow(next, range.low, range.high, range.more)) return false;
+  }
+  for (size_t i = 0; i < inside.size(); ++i) {
+    const auto [from, more] = inside[i];
+    if (!follow(from, 0x80, 0xBF, more)) return false;
+  }
+  return true;
+}
 
 int64_t Machine::walk(const TokenTrie& trie, StateId state, std::span<uint32_t> mask) {
   const auto nodes = trie.nodes();
@@ -32,6 +80,12 @@ int64_t Machine::walk(const TokenTrie& trie, StateId state, std::span<uint32_t> 
     path_[node.depth] = next;
     if (node.token >= 0) set_bit(mask, node.token);
     ++i;
+    // Where nothing below leads away from the state, everything below is allowed.
+    if (node.end - i < kSmallSubtree || (node.below & kOtherBytes) != 0 || (node.below & ~own_bytes(next)) != 0) continue;
+    visited += static_cast<int64_t>(node.end - i) / kNodesOfOneStep;
+    for (; i < node.end; ++i) {
+      if (nodes[i].token >= 0) set_bit(mask, nodes[i].token);
+    }
   }
   for (const auto& [token, twin] : trie.twins()) {
     if ((mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) set_bit(mask, twin);

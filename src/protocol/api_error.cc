@@ -48,6 +48,8 @@ ApiError ApiError::From(const Status& status) {
     case StatusCode::kOutOfRange:
     case StatusCode::kUnimplemented:
       return Http(400, status.message());
+    case StatusCode::kUnavailable:
+      return Http(429, status.message());
     case StatusCode::kNotFound:
       return Http(404, status.message());
     case StatusCode::kResourceExhausted:

@@ -43,7 +43,8 @@ struct ApiError {
   }
   /// 401, 404, 405, 413, 429, 500, 503 and others, with the type and code that go with them.
   static ApiError Http(int status, std::string message);
-  /// What a Status of the engine means to a caller: 400 for faults of the request, 404, 503 when full, 500 otherwise.
+  /// What a Status of the engine means to a caller: 400 for faults of the request, 404, 429 when the queue is full, 503 when it
+  /// cannot be served at all, 500 otherwise.
   static ApiError From(const Status& status);
 };
 

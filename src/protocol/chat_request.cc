@@ -84,12 +84,9 @@ class ChatParser {
   }
 
   ApiResult<ChoiceOfTool> tool_choice() {
-    const Json* choice = in_.find("tool_choice");
-    if (choice == nullptr || *choice == "auto") return ChoiceOfTool{};
-    if (*choice == "none") return ChoiceOfTool{ToolChoice::kNone, {}};
-    if (*choice == "required") return ChoiceOfTool{ToolChoice::kRequired, {}};
-    if (!choice->is_object()) return Fail(wrong_type("tool_choice", "none, auto, required or a function", *choice));
-    DI_API_ASSIGN(const ObjectInput in, ObjectInput::Of(*choice, "tool_choice"));
+    DI_API_ASSIGN(const std::optional<ChoiceOfTool> word, read_tool_choice_word(in_, "function"));
+    if (word.has_value()) return *word;
+    DI_API_ASSIGN(const ObjectInput in, ObjectInput::Of(*in_.find("tool_choice"), "tool_choice"));
     DI_API_ASSIGN(const std::string type, in.required_string("type"));
     if (type != "function") return Fail(ApiError::Field("tool_choice.type", "expected function, got {}", json_excerpt(type)));
     DI_API_ASSIGN(const std::optional<ObjectInput> function, in.object("function"));

@@ -71,6 +71,12 @@ bool ConversationStream::finished(int64_t index) const {
          readers_[static_cast<size_t>(index)]->finished();
 }
 
+int64_t ConversationStream::foreign_markers() const {
+  int64_t count = 0;
+  for (const auto& reader : readers_) count += reader->foreign_markers();
+  return count;
+}
+
 ServerEvents ConversationStream::push(const Output& output, int64_t now, int64_t) {
   if (finished(output.index)) return {};
   if (auto error = engine_failure(output)) {

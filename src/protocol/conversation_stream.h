@@ -18,6 +18,7 @@ class ConversationStream final : public ResponseStream {
   bool done() const override { return failed_.has_value() || open_ == 0; }
   bool finished(int64_t index) const override;
   const std::optional<ApiError>& failed() const override { return failed_; }
+  int64_t foreign_markers() const override;
   std::string body() const override { return writer_->body(); }
 
   /// The engine's first news, before any chunk: how long the prompt is and how much of it was cached.

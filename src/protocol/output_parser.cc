@@ -1,6 +1,7 @@
 #include "protocol/output_parser.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "protocol/json_input.h"
 #include "protocol/prompt.h"
@@ -10,16 +11,19 @@ namespace {
 
 constexpr std::string_view kToolMarker = "<｜DSML｜";
 constexpr std::string_view kToolCloser = "</｜DSML｜";
-constexpr std::string_view kForeignMarker = "<｜｜DSML｜｜";
+
+const TextPattern& foreign_marker() {
+  static const TextPattern pattern = TextPattern::Literal("<｜｜DSML｜｜");
+  return pattern;
+}
 
 }  // namespace
 
-OutputParser::OutputParser(const ParsingOptions& options) : foreign_(TextMatcher::Literal(kForeignMarker)) {
+OutputParser::OutputParser(const ParsingOptions& options) : foreign_(foreign_marker()) {
   for (const std::string& stop : options.stop_sequences) {
     if (!stop.empty()) stops_.push_back(stop);
   }
-  escape_names_ = options.hardened;
-  build(options);
+  rules_ = rules_for(options, stops_);
   Stage first = kCommonLead;
   if (options.tool_call_initial_stage) {
     first = kToolCalls;
@@ -33,88 +37,104 @@ OutputParser::OutputParser(const ParsingOptions& options) : foreign_(TextMatcher
   enter(first);
 }
 
-void OutputParser::build(const ParsingOptions& options) {
-  build_answer(options);
-  for (const Stage stage : {kReasoningLead, kReasoning}) {
-    StageRules& r = rules_[stage];
-    r.unmatched = Action::kReasoning;
-    if (options.parse_tool_calls) r.branches.push_back({TextMatcher::AfterNewlines(kToolMarker), kToolCalls});
-    if (stage == kReasoningLead) r.branches.push_back({TextMatcher::First('\n'), kReasoningLead});
-    r.branches.push_back({TextMatcher::AfterNewlines(kEndThinkToken), kCommonLead});
-  }
-  build_tools(options.hardened);
-  if (!options.hardened) return;
-  for (const Stage stage : {kCommonLead, kCommon, kJson, kReasoningLead, kReasoning, kValueString, kValueRaw}) {
-    rules_[stage].branches.push_back({TextMatcher::Literal(kEosToken), kFinished});
-  }
+std::shared_ptr<const OutputParser::Rules> OutputParser::rules_for(const ParsingOptions& options,
+                                                                   const std::vector<std::string>& stops) {
+  const auto make = [&stops](const ParsingOptions& o) { return std::make_shared<const Rules>(build(o, stops)); };
+  if (!stops.empty()) return make(options);
+  constexpr int kHardened = 4, kJson = 2, kTools = 1;
+  static std::array<std::once_flag, 8> made;
+  static std::array<std::shared_ptr<const Rules>, 8> rules;
+  const int at =
+      (options.hardened ? kHardened : 0) + (options.parse_json_output ? kJson : 0) + (options.parse_tool_calls ? kTools : 0);
+  std::call_once(made[static_cast<size_t>(at)], [&] { rules[static_cast<size_t>(at)] = make(options); });
+  return rules[static_cast<size_t>(at)];
 }
 
-void OutputParser::build_answer(const ParsingOptions& options) {
-  const auto stops = [&](StageRules& r) {
-    for (size_t i = 0; i < stops_.size(); ++i)
-      r.branches.push_back({TextMatcher::Literal(stops_[i]), kFinished, Action::kStop, {}, i});
+OutputParser::Rules OutputParser::build(const ParsingOptions& options, const std::vector<std::string>& stops) {
+  Rules rules;
+  build_answer(options, stops, rules);
+  for (const Stage stage : {kReasoningLead, kReasoning}) {
+    StageRules& r = rules[stage];
+    r.unmatched = Action::kReasoning;
+    if (options.parse_tool_calls) r.branches.push_back({TextPattern::AfterNewlines(kToolMarker), kToolCalls});
+    if (stage == kReasoningLead) r.branches.push_back({TextPattern::First('\n'), kReasoningLead});
+    r.branches.push_back({TextPattern::AfterNewlines(kEndThinkToken), kCommonLead});
+  }
+  build_tools(options.hardened, rules);
+  if (!options.hardened) return rules;
+  for (const Stage stage : {kCommonLead, kCommon, kJson, kReasoningLead, kReasoning, kValueString, kValueRaw}) {
+    rules[stage].branches.push_back({TextPattern::Literal(kEosToken), kFinished});
+  }
+  return rules;
+}
+
+void OutputParser::build_answer(const ParsingOptions& options, const std::vector<std::string>& stops, Rules& rules) {
+  const auto add_stops = [&](StageRules& r) {
+    for (size_t i = 0; i < stops.size(); ++i)
+      r.branches.push_back({TextPattern::Literal(stops[i]), kFinished, Action::kStop, {}, i});
   };
   for (const Stage stage : {kCommonLead, kCommon}) {
-    StageRules& r = rules_[stage];
+    StageRules& r = rules[stage];
     r.unmatched = options.parse_json_output ? Action::kSpace : Action::kText;
     if (options.parse_json_output) {
-      for (const std::string_view fence : {"```json\n", "```\n"}) r.branches.push_back({TextMatcher::Literal(fence), kJson});
-      for (const std::string_view open : {"{", "["}) r.branches.push_back({TextMatcher::Literal(open), kJson, Action::kText});
+      for (const std::string_view fence : {"```json\n", "```\n"}) r.branches.push_back({TextPattern::Literal(fence), kJson});
+      for (const std::string_view open : {"{", "["}) r.branches.push_back({TextPattern::Literal(open), kJson, Action::kText});
     } else {
-      stops(r);
+      add_stops(r);
     }
-    if (options.parse_tool_calls) r.branches.push_back({TextMatcher::AfterNewlines(kToolMarker), kToolCalls});
-    if (stage == kCommonLead) r.branches.push_back({TextMatcher::First('\n'), kCommonLead});
-    r.branches.push_back({TextMatcher::Literal(kEndThinkToken), kCommon});
+    if (options.parse_tool_calls) r.branches.push_back({TextPattern::AfterNewlines(kToolMarker), kToolCalls});
+    if (stage == kCommonLead) r.branches.push_back({TextPattern::First('\n'), kCommonLead});
+    r.branches.push_back({TextPattern::Literal(kEndThinkToken), kCommon});
   }
-  StageRules& json = rules_[kJson];
+  StageRules& json = rules[kJson];
   json.unmatched = Action::kText;
-  stops(json);
-  json.branches.push_back({TextMatcher::Literal("\n```"), kMatchedJson});
-  StageRules& matched = rules_[kMatchedJson];
+  add_stops(json);
+  json.branches.push_back({TextPattern::Literal("\n```"), kMatchedJson});
+  StageRules& matched = rules[kMatchedJson];
   matched.unmatched = Action::kSpace;
-  if (options.parse_tool_calls) matched.branches.push_back({TextMatcher::AfterNewlines(kToolMarker), kToolCalls});
+  if (options.parse_tool_calls) matched.branches.push_back({TextPattern::AfterNewlines(kToolMarker), kToolCalls});
 }
 
-void OutputParser::build_tools(bool hardened) {
-  rules_[kToolCalls].branches = {{TextMatcher::Literal("invoke name=\""), kToolName},
-                                 {TextMatcher::Literal("</｜DSML｜tool_calls>"), kFinished},
-                                 {TextMatcher::Literal("</｜DSML｜ calls>"), kFinished}};
-  rules_[kToolName].unmatched = Action::kCollectName;
-  rules_[kToolName].branches = {{TextMatcher::Literal("\""), kArgsFirst, Action::kAnnounce}};
+void OutputParser::build_tools(bool hardened, Rules& rules) {
+  rules[kToolCalls].branches = {{TextPattern::Literal("invoke name=\""), kToolName},
+                                {TextPattern::Literal("</｜DSML｜tool_calls>"), kFinished},
+                                {TextPattern::Literal("</｜DSML｜ calls>"), kFinished}};
+  rules[kToolName].unmatched = Action::kCollectName;
+  rules[kToolName].branches = {{TextPattern::Literal("\""), kArgsFirst, Action::kAnnounce}};
   for (const Stage stage : {kArgsFirst, kArgsLater}) {
     const bool first = stage == kArgsFirst;
-    rules_[stage].branches = {{TextMatcher::Literal("parameter name=\""), kParamName, Action::kFixed, first ? "{\"" : ", \""},
-                              {TextMatcher::Literal(kToolCloser), kToolCalls, Action::kFixed, first ? "{}" : "}"}};
+    rules[stage].branches = {{TextPattern::Literal("parameter name=\""), kParamName, Action::kFixed, first ? "{\"" : ", \""},
+                             {TextPattern::Literal(kToolCloser), kToolCalls, Action::kFixed, first ? "{}" : "}"}};
     if (hardened) {
-      rules_[stage].branches.push_back({TextMatcher::Literal("invoke name=\""), kToolName, Action::kFixed, first ? "{}" : "}"});
+      rules[stage].branches.push_back({TextPattern::Literal("invoke name=\""), kToolName, Action::kFixed, first ? "{}" : "}"});
     }
   }
-  rules_[kParamName].unmatched = escape_names_ ? Action::kEscaped : Action::kRaw;
-  rules_[kParamName].branches = {{TextMatcher::Literal("\""), kParamType, Action::kFixed, "\": "}};
-  rules_[kParamType].branches = {{TextMatcher::Literal("true\">"), kValueString, Action::kFixed, "\""},
-                                 {TextMatcher::Literal("false\">"), kValueRaw}};
-  if (hardened) rules_[kParamType].branches.push_back({TextMatcher::Literal("\">"), kValueString, Action::kFixed, "\""});
-  rules_[kValueString].unmatched = Action::kEscaped;
-  rules_[kValueString].branches = {{TextMatcher::Literal(kToolCloser), kArgsLater, Action::kFixed, "\""}};
-  rules_[kValueRaw].unmatched = Action::kRaw;
-  rules_[kValueRaw].branches = {{TextMatcher::Literal(kToolCloser), kArgsLater}};
+  rules[kParamName].unmatched = hardened ? Action::kEscaped : Action::kRaw;
+  rules[kParamName].branches = {{TextPattern::Literal("\""), kParamType, Action::kFixed, "\": "}};
+  rules[kParamType].branches = {{TextPattern::Literal("true\">"), kValueString, Action::kFixed, "\""},
+                                {TextPattern::Literal("false\">"), kValueRaw}};
+  if (hardened) rules[kParamType].branches.push_back({TextPattern::Literal("\">"), kValueString, Action::kFixed, "\""});
+  rules[kValueString].unmatched = Action::kEscaped;
+  rules[kValueString].branches = {{TextPattern::Literal(kToolCloser), kArgsLater, Action::kFixed, "\""}};
+  rules[kValueRaw].unmatched = Action::kRaw;
+  rules[kValueRaw].branches = {{TextPattern::Literal(kToolCloser), kArgsLater}};
   if (!hardened) return;
   for (const std::string_view opener : {"<｜DSML｜ parameter name=\"", "<｜DSML｜parameter name=\""}) {
-    rules_[kValueString].branches.push_back({TextMatcher::AfterNewlines(opener, 1), kParamName, Action::kFixed, "\", \""});
-    rules_[kValueRaw].branches.push_back({TextMatcher::AfterNewlines(opener, 1), kParamName, Action::kFixed, ", \""});
+    rules[kValueString].branches.push_back({TextPattern::AfterNewlines(opener, 1), kParamName, Action::kFixed, "\", \""});
+    rules[kValueRaw].branches.push_back({TextPattern::AfterNewlines(opener, 1), kParamName, Action::kFixed, ", \""});
   }
 }
 
 void OutputParser::enter(Stage stage) {
   stage_ = stage;
-  for (Branch& branch : rules_[stage].branches) branch.matcher.reset();
+  matchers_.clear();
+  for (const Branch& branch : rules().branches) matchers_.emplace_back(branch.pattern);
 }
 
 void OutputParser::push(std::string_view bytes, std::vector<ParsedPiece>& out) {
   for (const char c : bytes) take(static_cast<uint8_t>(c), out);
   size_t keep = 0;
-  for (const Branch& branch : rules_[stage_].branches) keep = std::max(keep, branch.matcher.span());
+  for (const TextMatcher& matcher : matchers_) keep = std::max(keep, matcher.span());
   release(std::min(keep, pending_.size()), out);
 }
 
@@ -125,17 +145,15 @@ void OutputParser::finish(std::vector<ParsedPiece>& out) {
 
 void OutputParser::take(uint8_t byte, std::vector<ParsedPiece>& out) {
   pending_ += static_cast<char>(byte);
-  for (Branch& branch : rules_[stage_].branches) {
-    if (branch.matcher.push(byte)) {
-      complete(branch, out);
-      return;
-    }
+  for (size_t i = 0; i < matchers_.size(); ++i) {
+    if (!matchers_[i].push(byte)) continue;
+    complete(rules().branches[i], matchers_[i].span(), out);
+    return;
   }
 }
 
-void OutputParser::complete(Branch& branch, std::vector<ParsedPiece>& out) {
-  const size_t span = std::min(std::max<size_t>(branch.matcher.span(), 1), pending_.size());
-  release(span, out);
+void OutputParser::complete(const Branch& branch, size_t span, std::vector<ParsedPiece>& out) {
+  release(std::min(std::max<size_t>(span, 1), pending_.size()), out);
   const std::string marker = std::move(pending_);
   pending_.clear();
   switch (branch.action) {
@@ -161,7 +179,7 @@ void OutputParser::complete(Branch& branch, std::vector<ParsedPiece>& out) {
 void OutputParser::release(size_t keep, std::vector<ParsedPiece>& out) {
   const size_t n = pending_.size() - keep;
   if (n == 0) return;
-  apply(rules_[stage_].unmatched, std::string_view(pending_).substr(0, n), out);
+  apply(rules().unmatched, std::string_view(pending_).substr(0, n), out);
   pending_.erase(0, n);
 }
 

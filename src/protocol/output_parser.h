@@ -3,7 +3,9 @@
 // The model's text as reasoning, answer and tool calls (spec/protocol §7). Bytes in, events out; nothing is lost or reordered,
 // and any cut of the input gives the same events once neighbours of one kind are joined.
 
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -79,7 +81,7 @@ class OutputParser {
     kStop,   ///< a stop sequence
   };
   struct Branch {
-    TextMatcher matcher;
+    TextPattern pattern;
     Stage next;
     Action action = Action::kSkip;
     std::string fixed = {};
@@ -90,28 +92,33 @@ class OutputParser {
     Action unmatched = Action::kSkip;
   };
 
-  void build(const ParsingOptions& options);
-  void build_answer(const ParsingOptions& options);
-  void build_tools(bool hardened);
+  /// Immutable, and without stop sequences the same for all parsers of equal options.
+  using Rules = std::array<StageRules, kStages>;
+
+  static std::shared_ptr<const Rules> rules_for(const ParsingOptions& options, const std::vector<std::string>& stops);
+  static Rules build(const ParsingOptions& options, const std::vector<std::string>& stops);
+  static void build_answer(const ParsingOptions& options, const std::vector<std::string>& stops, Rules& rules);
+  static void build_tools(bool hardened, Rules& rules);
+  const StageRules& rules() const { return (*rules_)[stage_]; }
   void enter(Stage stage);
   void take(uint8_t byte, std::vector<ParsedPiece>& out);
-  void complete(Branch& branch, std::vector<ParsedPiece>& out);
+  void complete(const Branch& branch, size_t span, std::vector<ParsedPiece>& out);
   void apply(Action action, std::string_view bytes, std::vector<ParsedPiece>& out);
   void emit(ParsedPiece::Kind kind, std::string_view text, size_t source, std::vector<ParsedPiece>& out);
   void release(size_t keep, std::vector<ParsedPiece>& out);
 
   std::vector<std::string> stops_;
-  StageRules rules_[kStages];
+  std::shared_ptr<const Rules> rules_;
   Stage stage_ = kCommonLead;
-  std::string pending_;   ///< bytes since the stage was entered that no action has taken
-  int64_t position_ = 0;  ///< of the first pending byte in the output
+  std::vector<TextMatcher> matchers_;  ///< of the stage, by branch
+  std::string pending_;                ///< bytes since the stage was entered that no action has taken
+  int64_t position_ = 0;               ///< of the first pending byte in the output
   std::string name_;
   const std::string* stop_ = nullptr;
   int64_t tool_calls_ = 0;
   int64_t reasoning_end_ = 0;
   int64_t foreign_markers_ = 0;
   TextMatcher foreign_;
-  bool escape_names_ = false;
 };
 
 }  // namespace deepinfer

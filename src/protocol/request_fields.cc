@@ -195,6 +195,15 @@ bool is_object_schema(const Json& schema) {
   return type != schema.end() && *type == "object";
 }
 
+ApiResult<std::optional<ChoiceOfTool>> read_tool_choice_word(const ObjectInput& in, std::string_view what) {
+  const Json* choice = in.find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return ChoiceOfTool{};
+  if (*choice == "none") return ChoiceOfTool{ToolChoice::kNone, {}};
+  if (*choice == "required") return ChoiceOfTool{ToolChoice::kRequired, {}};
+  if (!choice->is_object()) return Fail(wrong_type("tool_choice", fmt::format("none, auto, required or a {}", what), *choice));
+  return std::nullopt;
+}
+
 ApiResult<void> apply_tool_choice(const ChoiceOfTool& choice, const ConversionOptions& options, ConvertedRequest& out) {
   Conversation& c = out.conversation;
   c.tool_choice = choice.choice;
@@ -317,6 +326,9 @@ ApiResult<ConvertedRequest> finish_request(ConvertedRequest request, const Conve
     const bool open_reasoning = c.thinking && paired && last.content.empty() && last.reasoning.has_value();
     p.reasoning_initial_stage = open_reasoning ? ReasoningStage::kReasoning : ReasoningStage::kContent;
     p.tool_call_initial_stage = false;
+    // The answer goes on inside the JSON: there is no fence to look for, and its first bracket is not where it begins.
+    if (!last.content.empty() && options.structured_output == ConversionOptions::StructuredOutput::kKeep)
+      p.parse_json_output = false;
   }
   return request;
 }

@@ -38,11 +38,13 @@ ApiResult<void> read_thinking(const ObjectInput& in, const Json* effort, std::st
 /// 1-128 of [A-Za-z0-9_-].
 bool is_tool_name(std::string_view name);
 bool is_object_schema(const Json& schema);
-/// Applies a choice to the tools of `out` and fills in the parsing options that follow from tools and thinking.
 struct ChoiceOfTool {
   ToolChoice choice = ToolChoice::kAuto;
   std::optional<std::string> name;
 };
+/// tool_choice of the two OpenAI formats where it is absent or a word; nothing if it is an object, which stands for a `what`.
+ApiResult<std::optional<ChoiceOfTool>> read_tool_choice_word(const ObjectInput& in, std::string_view what);
+/// Applies a choice to the tools of `out` and fills in the parsing options that follow from tools and thinking.
 ApiResult<void> apply_tool_choice(const ChoiceOfTool& choice, const ConversionOptions& options, ConvertedRequest& out);
 
 /// A message's content under construction: blocks joined with a blank line.

@@ -61,6 +61,9 @@ class ResponseStream {
   /// Set after fail(): answer with this instead of body() if nothing was sent yet.
   virtual const std::optional<ApiError>& failed() const = 0;
 
+  /// Doubled-bar tool markers in the answers so far (§17.18): the model has copied markup that some server leaked.
+  virtual int64_t foreign_markers() const { return 0; }
+
   /// The non-streaming response. Only when done() and not failed().
   virtual std::string body() const = 0;
 };

@@ -112,12 +112,9 @@ class ResponsesParser {
   }
 
   ApiResult<ChoiceOfTool> tool_choice() {
-    const Json* choice = in_.find("tool_choice");
-    if (choice == nullptr || *choice == "auto") return ChoiceOfTool{};
-    if (*choice == "none") return ChoiceOfTool{ToolChoice::kNone, {}};
-    if (*choice == "required") return ChoiceOfTool{ToolChoice::kRequired, {}};
-    if (!choice->is_object()) return Fail(wrong_type("tool_choice", "none, auto, required or a tool", *choice));
-    DI_API_ASSIGN(const ObjectInput in, ObjectInput::Of(*choice, "tool_choice"));
+    DI_API_ASSIGN(const std::optional<ChoiceOfTool> word, read_tool_choice_word(in_, "tool"));
+    if (word.has_value()) return *word;
+    DI_API_ASSIGN(const ObjectInput in, ObjectInput::Of(*in_.find("tool_choice"), "tool_choice"));
     DI_API_ASSIGN(const std::string type, in.required_string("type"));
     if (type.starts_with("web_search")) {
       if (!options_.responses_web_search_ignored) return Fail(ApiError::Invalid("Server tools are not supported"));

@@ -10,14 +10,28 @@
 
 namespace deepinfer {
 
+/// A marker, prepared for matching. Immutable: any number of matchers may use it at once.
+class TextPattern {
+ public:
+  /// All of `text`; a failed start resumes at the longest border (KMP). The span is the text.
+  static TextPattern Literal(std::string_view text);
+  /// The same with the line feeds directly in front, of which at most `newlines` count.
+  static TextPattern AfterNewlines(std::string_view text, size_t newlines = SIZE_MAX);
+  /// One byte, and only as the first since the matcher's start.
+  static TextPattern First(char byte);
+
+ private:
+  friend class TextMatcher;
+  enum class Kind : uint8_t { kLiteral, kAfterNewlines, kFirst } kind_ = Kind::kLiteral;
+  std::string text_;
+  std::vector<uint32_t> border_;  ///< of each prefix
+  size_t max_newlines_ = SIZE_MAX;
+};
+
+/// The state of the search for one pattern, which outlives it.
 class TextMatcher {
  public:
-  /// All of `pattern`; a failed start resumes at the longest border (KMP). The span is the pattern.
-  static TextMatcher Literal(std::string_view pattern);
-  /// The same with the line feeds directly in front, of which at most `newlines` count.
-  static TextMatcher AfterNewlines(std::string_view pattern, size_t newlines = SIZE_MAX);
-  /// One byte, and only as the first since reset().
-  static TextMatcher First(char byte);
+  explicit TextMatcher(const TextPattern& pattern) : pattern_(&pattern) {}
 
   void reset();
   /// True when the marker is complete with this byte.
@@ -26,12 +40,9 @@ class TextMatcher {
   size_t span() const;
 
  private:
-  enum class Kind : uint8_t { kLiteral, kAfterNewlines, kFirst } kind_ = Kind::kLiteral;
-  std::string pattern_;
-  std::vector<uint32_t> border_;  ///< of each prefix
+  const TextPattern* pattern_;
   size_t matched_ = 0;
   size_t newlines_ = 0;
-  size_t max_newlines_ = SIZE_MAX;
   bool started_ = false;
 };
 

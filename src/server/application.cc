@@ -163,6 +163,7 @@ void Application::record(const HttpRequest& request, const Match& match, int sta
     fields.emplace_back("completion_tokens", summary->completion_tokens);
     fields.emplace_back("finish", summary->finish);
   }
+  if (summary != nullptr && summary->foreign_markers > 0) fields.emplace_back("foreign_markers", summary->foreign_markers);
   if (!note.empty()) fields.emplace_back("note", note);
   log_->write(level, "request", fields);
 }

@@ -95,6 +95,7 @@ class Application {
   Outcome converse(Api api, const HttpRequest& request);
   ApiResult<std::unique_ptr<Generation>> start(Api api, const HttpRequest& request);
   ApiResult<std::unique_ptr<Generation>> start_completion(const HttpRequest& request);
+  ApiResult<RenderedPrompt> render(const ConvertedRequest& request) const;
   ApiResult<std::vector<int32_t>> encode(const ConvertedRequest& request) const;
   ApiResult<int64_t> input_tokens(Api api, const HttpRequest& request);
   ApiResult<RequestHandle> submit(Request request, const HttpRequest& http);

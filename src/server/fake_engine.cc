@@ -19,7 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPageTokens = 128;
-constexpr int64_t kPages = int64_t{1} << 20;
 constexpr std::string_view kOpenReply = "[[reply]]";
 constexpr std::string_view kCloseReply = "[[/reply]]";
 
@@ -37,9 +36,9 @@ class FakeEngine final : public Engine {
     limits_.max_model_len = options_.max_model_len;
     limits_.max_num_seqs = options_.max_num_seqs;
     limits_.page_positions = kPageTokens;
-    limits_.total_pages = kPages;
+    limits_.total_pages = fake_.pages;
     cancels_ = std::make_shared<Cancels>();
-    stats_.pages_total = stats_.pages_free = kPages;
+    stats_.pages_total = stats_.pages_free = fake_.pages;
     thread_ = std::thread([this] { loop(); });
   }
   ~FakeEngine() override { shutdown(Shutdown::kCancel); }
@@ -54,11 +53,11 @@ class FakeEngine final : public Engine {
     const auto waiting = static_cast<int64_t>(waiting_.size());
     if (waiting >= options_.max_queued_requests) {
       ++stats_.refused;
-      return Err(
-          Status::ResourceExhausted("{} requests are queued, max_queued_requests is {}", waiting, options_.max_queued_requests));
+      return Err(Status::Unavailable("{} requests are queued, max_queued_requests is {}", waiting, options_.max_queued_requests));
     }
     auto active = std::make_unique<Active>();
     active->id = next_id_++;
+    active->submitted = Clock::now();
     active->request = std::move((*checked)->request);
     active->length = std::min((*checked)->max_tokens, int64_t{1} << 30);
     active->stream =
@@ -79,6 +78,8 @@ class FakeEngine final : public Engine {
     stats.running = static_cast<int64_t>(running_.size());
     return stats;
   }
+
+  void reset_prefix_cache() override {}  // it has none
 
   void shutdown(Shutdown how) override {
     {
@@ -140,7 +141,8 @@ class FakeEngine final : public Engine {
     int64_t made = 0;
     int64_t open = 0;
     std::vector<Detokenizer> text;  ///< by choice
-    Clock::time_point due;
+    Clock::time_point submitted, due;
+    std::optional<double> queue_seconds;
   };
 
   /// What the request will be answered with.
@@ -171,6 +173,7 @@ class FakeEngine final : public Engine {
     output.request = a.id;
     output.usage.prompt_tokens = static_cast<int64_t>(a.request.prompt.size());
     output.usage.completion_tokens = a.made * a.request.n;
+    output.usage.queue_seconds = a.queue_seconds;
     output.usage.seed = a.request.sampling.seed;
   }
 
@@ -304,6 +307,7 @@ class FakeEngine final : public Engine {
       for (const auto& a : cancelled) end(*a, FinishReason::kCancelled);
       for (Active* a : admitted) {
         a->open = a->request.n;
+        a->queue_seconds = std::chrono::duration<double>(now - a->submitted).count();
         write_answer(*a);
         a->due = now + delay + interval;
         due_.insert({a->due, a->id});

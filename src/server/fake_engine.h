@@ -10,10 +10,11 @@
 namespace deepinfer::server {
 
 struct FakeEngineOptions {
-  double rate = 100;        ///< tokens a second of each choice; 0: as fast as it goes
-  int64_t tokens = 32;      ///< of an answer, unless the request wants fewer
-  double first_delay = 0;   ///< seconds before the first token
-  bool timestamps = false;  ///< the text of token k is "k:T ", T its time in ns of the steady clock: for load tools
+  double rate = 100;                 ///< tokens a second of each choice; 0: as fast as it goes
+  int64_t tokens = 32;               ///< of an answer, unless the request wants fewer
+  double first_delay = 0;            ///< seconds before the first token
+  int64_t pages = int64_t{1} << 20;  ///< of 128 tokens, against which the length of a request is checked
+  bool timestamps = false;           ///< the text of token k is "k:T ", T its time in ns of the steady clock: for load tools
   std::string text = "The fox carried the lamp through the quiet wood. ";  ///< repeated; special tokens may be spelled
 };
 

@@ -6,8 +6,6 @@
 namespace deepinfer::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kMaxUnenforcedBytes = 2048;  ///< of the header
 
 /// Visible ASCII; everything else, and what would end an element, as %XX.
@@ -31,14 +29,12 @@ ApiError form_error(const std::string& field, const Status& status) {
   return error;
 }
 
-double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 }  // namespace
 
 int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
-Generation::Generation(Setup setup) : setup_(std::move(setup)), usage_(setup_.handles.size()) {
-  summary_.model = setup_.model;
+Generation::Generation(Setup setup) : setup_(std::move(setup)), observer_(setup_.metrics, setup_.arrival, setup_.handles.size()) {
+  observer_.summary().model = setup_.model;
   ++setup_.metrics->generations;
 }
 
@@ -47,11 +43,9 @@ Generation::~Generation() {
     handle.set_callback(nullptr);
     if (!handle.finished()) handle.cancel();
   }
+  observer_.end();
   --setup_.metrics->generations;
-  setup_.metrics->request_latency.observe(seconds(Clock::now() - setup_.arrival));
-  setup_.metrics->prompt_tokens.observe(static_cast<double>(summary_.prompt_tokens));
-  setup_.metrics->generation_tokens.observe(static_cast<double>(summary_.completion_tokens));
-  const bool cancelled = !done() || summary_.finish == finish_reason_name(FinishReason::kCancelled);
+  const bool cancelled = !done() || summary().finish == finish_reason_name(FinishReason::kCancelled);
   if (setup_.on_end) setup_.on_end(done() && !failed() ? setup_.stream->body() : std::string(), cancelled);
 }
 
@@ -102,31 +96,13 @@ std::vector<Header> Generation::headers() const {
 }
 
 void Generation::take(const Output& output, int64_t prompt, std::string& out) {
-  observe(output, prompt);
+  observer_.take(output, static_cast<size_t>(prompt));
   const bool of_its_form = output.finish == FinishReason::kError && !setup_.handles[static_cast<size_t>(prompt)].prepared();
   const ServerEvents events = of_its_form ? setup_.stream->fail(form_error(setup_.format_field, output.error))
                                           : setup_.stream->push(output, unix_seconds(), prompt);
+  observer_.summary().foreign_markers = setup_.stream->foreign_markers();
   if (!setup_.streaming) return;
   for (const ServerEvent& event : events) out += sse_frame(event);
-}
-
-void Generation::observe(const Output& output, int64_t prompt) {
-  PromptUsage& usage = usage_[static_cast<size_t>(prompt)];
-  summary_.prompt_tokens += output.usage.prompt_tokens - usage.prompt;
-  summary_.cached_tokens += output.usage.cached_tokens - usage.cached;
-  summary_.completion_tokens += output.usage.completion_tokens - usage.completion;
-  usage = {output.usage.prompt_tokens, output.usage.cached_tokens, output.usage.completion_tokens};
-  if (output.finish.has_value()) summary_.finish = finish_reason_name(*output.finish);
-  if (output.tokens.empty()) return;
-  const auto now = Clock::now();
-  if (!any_token_) {
-    setup_.metrics->time_to_first_token.observe(seconds(now - setup_.arrival));
-  } else {
-    const auto count = static_cast<int64_t>(output.tokens.size());
-    setup_.metrics->inter_token_latency.observe(seconds(now - last_token_) / static_cast<double>(count), count);
-  }
-  any_token_ = true;
-  last_token_ = now;
 }
 
 Reply Generation::reply() const {

@@ -9,17 +9,10 @@
 
 #include "deepinfer/engine.h"
 #include "protocol/api.h"
+#include "server/generation_observer.h"
 #include "server/http.h"
-#include "server/metrics.h"
 
 namespace deepinfer::server {
-
-/// What the log tells about a generation.
-struct GenerationSummary {
-  std::string model;
-  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
-  std::string finish;  ///< of the choice that ended last; empty: it was cut short
-};
 
 /// One answer in progress: the engine's handles at one end, bytes for the wire at the other. It is pulled: while nobody calls
 /// `advance`, the engine's news is merged where it waits, so a slow reader costs no memory. One thread at a time; destroying it
@@ -61,20 +54,13 @@ class Generation {
   /// The whole answer, or the error. Only when done.
   Reply reply() const;
   std::string keep_alive() const { return sse_keep_alive(setup_.api); }
-  const GenerationSummary& summary() const { return summary_; }
+  const GenerationSummary& summary() const { return observer_.summary(); }
 
  private:
   void take(const Output& output, int64_t prompt, std::string& out);
-  void observe(const Output& output, int64_t prompt);
 
   Setup setup_;
-  GenerationSummary summary_;
-  struct PromptUsage {
-    int64_t prompt = 0, cached = 0, completion = 0;
-  };
-  std::vector<PromptUsage> usage_;  ///< by prompt
-  std::chrono::steady_clock::time_point last_token_;
-  bool any_token_ = false;
+  GenerationObserver observer_;
 };
 
 /// Seconds since 1970.

@@ -133,9 +133,14 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
   return std::make_unique<Generation>(std::move(setup));
 }
 
-ApiResult<std::vector<int32_t>> Application::encode(const ConvertedRequest& request) const {
-  const RenderedPrompt prompt = render_prompt(request.conversation, backend_.policy.version);
+ApiResult<RenderedPrompt> Application::render(const ConvertedRequest& request) const {
+  RenderedPrompt prompt = render_prompt(request.conversation, backend_.policy.version);
   if (!prompt.images.empty()) return Fail(ApiError::Invalid("images are not accepted by this server"));
+  return prompt;
+}
+
+ApiResult<std::vector<int32_t>> Application::encode(const ConvertedRequest& request) const {
+  DI_API_ASSIGN(const RenderedPrompt prompt, render(request));
   auto ids = encode_prompt(*backend_.tokenizer, prompt.segments);
   if (!ids) return Fail(ApiError::From(ids.error()));
   return *std::move(ids);
@@ -144,18 +149,9 @@ ApiResult<std::vector<int32_t>> Application::encode(const ConvertedRequest& requ
 ApiResult<RequestHandle> Application::submit(Request request, const HttpRequest& http) {
   const int64_t tenant = options_.salt_per_key ? http.key : -1;
   request.cache_salt = salts_.salt(tenant, request.cache_salt, cache_epoch_);
-  const bool has_form = request.structured_output.has_value();
   auto handle = backend_.engine->submit(std::move(request));
   if (handle) return *std::move(handle);
-  const Status& status = handle.error();
-  if (status.code() == StatusCode::kResourceExhausted) {
-    // Either a queue is full, which passes, or the request is too large for the cache, which does not.
-    const EngineStats stats = backend_.engine->stats();
-    const bool queue = stats.waiting * 2 >= backend_.engine->options().max_queued_requests || (has_form && stats.preparing > 0);
-    return Fail(ApiError::Http(queue ? 429 : 400, status.message()));
-  }
-  if (status.code() == StatusCode::kFailedPrecondition) return Fail(ApiError::Http(503, status.message()));
-  return Fail(ApiError::From(status));
+  return Fail(ApiError::From(handle.error()));
 }
 
 std::optional<ApiError> Application::check_model(Api api, const std::string& model) const {

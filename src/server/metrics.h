@@ -36,11 +36,13 @@ class Metrics {
  public:
   Metrics();
 
-  Histogram time_to_first_token, inter_token_latency, request_latency, prompt_tokens, generation_tokens;
+  Histogram time_to_first_token, inter_token_latency, request_latency, queue_time, prefill_time, decode_time, inference_time,
+      time_per_output_token, prompt_tokens, generation_tokens;
   std::atomic<int64_t> connections{0}, connections_total{0}, connections_refused{0};
   std::atomic<int64_t> generations{0};  ///< in progress
   std::atomic<int64_t> disconnects{0};  ///< clients that left before their answer was complete
   std::atomic<int64_t> bytes_sent{0};
+  std::atomic<int64_t> foreign_markers{0};
 
   void count_request(std::string_view route, int status);
   /// Text exposition format, version 0.0.4.

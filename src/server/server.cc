@@ -6,7 +6,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/ssl/context.hpp>
@@ -77,9 +76,9 @@ class ServerImpl final : public Server {
   }
 
   ~ServerImpl() override {
+    closing_ = true;
     for (const auto& io : threads_) {
-      asio::post(io->context, [this, io] {
-        closing_ = true;
+      io->post([this, io] {
         close_acceptors(*io);
         close_sessions(*io, true);
       });
@@ -87,10 +86,7 @@ class ServerImpl final : public Server {
     wait_for_connections();
     workers_.join();
     wait_for_connections();  // those that a worker held
-    for (const auto& io : threads_) io->context.stop();
-    for (const auto& io : threads_) {
-      if (io->thread.joinable()) io->thread.join();
-    }
+    for (const auto& io : threads_) io->end();
   }
 
   Status start() {
@@ -110,7 +106,7 @@ class ServerImpl final : public Server {
       const auto listener = i == 0 ? Application::Listener::kPublic : Application::Listener::kAdmin;
       asio::co_spawn(first, accept(*acceptors_[i], listener), asio::detached);
     }
-    for (const auto& io : threads_) io->thread = std::thread([io] { io->context.run(); });
+    for (const auto& io : threads_) io->start();
     return Status::Ok();
   }
 
@@ -130,7 +126,7 @@ class ServerImpl final : public Server {
       application_.start_draining();
     }
     application_.log().write(EventLog::Level::kInfo, "draining", {{"generations", application_.metrics().generations.load()}});
-    for (const auto& io : threads_) asio::post(io->context, [this, io] { close_sessions(*io, false); });
+    for (const auto& io : threads_) io->post([this, io] { close_sessions(*io, false); });
     changed_.notify_all();
   }
 
@@ -155,7 +151,7 @@ class ServerImpl final : public Server {
     // The last replies are on their way; their connections end by themselves.
     const auto last = Clock::now() + kLastWords;
     while (metrics.connections > 0 && Clock::now() < last) {
-      for (const auto& io : threads_) asio::post(io->context, [this, io] { close_sessions(*io, false); });
+      for (const auto& io : threads_) io->post([this, io] { close_sessions(*io, false); });
       changed_.wait_for(lock, kDrainPoll);
     }
     application_.log().write(EventLog::Level::kInfo, "drained", {});
@@ -196,7 +192,7 @@ class ServerImpl final : public Server {
     asio::steady_timer pause(threads_.front()->context);
     Metrics& metrics = application_.metrics();
     for (size_t next = 0; !closing_; ++next) {
-      const std::shared_ptr<IoThread> io = threads_[next % threads_.size()];
+      const std::shared_ptr<IoThread>& io = threads_[next % threads_.size()];
       error_code error;
       tcp::socket socket = co_await acceptor.async_accept(io->context, redirect_error(use_awaitable, error));
       if (closing_ || error == asio::error::operation_aborted || error == asio::error::bad_descriptor) break;
@@ -220,7 +216,7 @@ class ServerImpl final : public Server {
     const bool tls = tls_ != nullptr && listener == Application::Listener::kPublic;
     auto transport = tls ? make_tls_transport(std::move(socket), *tls_) : make_plain_transport(std::move(socket));
     const SessionContext context{&application_, listener, &workers_, &buffered_};
-    asio::post(io->context, [this, io, context, transport = std::move(transport)]() mutable {
+    io->post([this, io, context, transport = std::move(transport)]() mutable {
       if (closing_) return;
       const auto session = std::make_shared<Session>(context, io, std::move(transport));
       asio::co_spawn(

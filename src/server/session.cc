@@ -5,7 +5,6 @@
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -73,7 +72,7 @@ struct Session::Signal {
   /// From any thread.
   static void notify(const std::shared_ptr<Signal>& signal) {
     if (signal->posted.exchange(true)) return;
-    asio::post(signal->io->context, [signal] {
+    signal->io->post([signal] {
       signal->posted = false;
       signal->wake();
     });

@@ -153,10 +153,8 @@ Outcome Application::apply_template(const HttpRequest& request, const std::strin
   const auto run = [&]() -> ApiResult<std::string> {
     DI_API_ASSIGN(Json body, parse_object(request.body, backend_.conversion));
     DI_API_ASSIGN(const ConvertedRequest chat, parse_conversation(std::move(body), model_name(), backend_.conversion));
-    std::string prompt;
-    for (const PromptSegment& segment : render_prompt(chat.conversation, backend_.policy.version).segments)
-      prompt += segment.text;
-    return wire_json(Json{{"prompt", prompt}});
+    DI_API_ASSIGN(const RenderedPrompt prompt, render(chat));
+    return wire_json(Json{{"prompt", prompt_text(prompt.segments)}});
   };
   auto body = run();
   if (!body) return to_reply(Api::kChat, body.error());
@@ -216,8 +214,9 @@ Outcome Application::admin_stats(const HttpRequest&, const std::string&) {
 }
 
 Outcome Application::admin_reset_prefix_cache(const HttpRequest&, const std::string&) {
-  // No request finds anything under the old salts again; the pages go as others need their place.
+  // The pages that running requests hold come into the cache later, under the old salts: no request finds them there.
   ++cache_epoch_;
+  backend_.engine->reset_prefix_cache();
   return Reply::Json(R"({"reset":true})");
 }
 

@@ -20,7 +20,7 @@ Result<RequestHandle> FakeEngine::submit(Request request) {
   const std::lock_guard lock(mutex_);
   const RequestId id = next_id_++;
   if (behaviour_.refuse_every > 0 && static_cast<int64_t>(id) % behaviour_.refuse_every == 0)
-    return Err(Status::ResourceExhausted("the queue is full"));
+    return Err(Status::Unavailable("the queue is full"));
   Running running;
   running.stream = std::make_shared<RequestStream>(id, request.n, [this](RequestId which) { cancel(which); });
   running.fails = behaviour_.fail_every > 0 && static_cast<int64_t>(id) % behaviour_.fail_every == 0;

@@ -44,6 +44,7 @@ class FakeEngine : public Engine {
   Result<RequestHandle> submit(Request request) override;
   void cancel(RequestId id) override;
   EngineStats stats() const override;
+  void reset_prefix_cache() override {}
   void shutdown(Shutdown how) override;
   const EngineOptions& options() const override { return options_; }
   ModelInfo model() const override {

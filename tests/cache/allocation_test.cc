@@ -1,33 +1,9 @@
-// Counts what the whole test program allocates, so it has a file of its own. Sanitizers bring their own operator new.
-
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <string>
 
 #include "cache/cache_fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DI_COUNTS_ALLOCATIONS 0
-#else
-#define DI_COUNTS_ALLOCATIONS 1
-#endif
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}  // namespace
-
-#if DI_COUNTS_ALLOCATIONS
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-#endif
+#include "testing/allocation_counter.h"
 
 namespace deepinfer {
 namespace {
@@ -35,14 +11,14 @@ namespace {
 // Requests come and go in a cache that is full, each one hitting a part, evicting and publishing. After the first ones have made
 // room for their tables, none allocates.
 TEST(Cache, SteadyStateDoesNotAllocate) {
-  if (DI_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "sanitizers have their own operator new";
+  if (!testing::kCountsAllocations) GTEST_SKIP() << "sanitizers have their own operator new";
   constexpr int64_t kPages = 8;
   const auto cache = testing::make_cache(40);
   std::vector<std::vector<PrefixKey>> prompts;
   for (int i = 0; i < 12; ++i) prompts.push_back(testing::keys_of(std::to_string(i), kPages));
   int64_t warm = 0;
   for (int round = 0; round < 3000; ++round) {
-    if (round == 50) warm = allocations;
+    if (round == 50) warm = testing::allocations_made();
     const double now = round;
     const auto& keys = prompts[static_cast<size_t>(round * 7 % 12)];
     PageTable table = cache->new_table(round % 3 == 0 ? CacheClass::kAgent : CacheClass::kChat);
@@ -54,7 +30,7 @@ TEST(Cache, SteadyStateDoesNotAllocate) {
     if (round % 2 == 0) table.release(now);
     cache->expire(now);
   }
-  EXPECT_EQ(allocations - warm, 0);
+  EXPECT_EQ(testing::allocations_made() - warm, 0);
   EXPECT_GT(cache->stats().evicted[0], 1000);
 }
 

@@ -8,15 +8,8 @@
 
 #include "cache/cache_fixture.h"
 
-namespace deepinfer {
+namespace deepinfer::testing {
 namespace {
-
-using testing::cached;
-using testing::computed;
-using testing::first;
-using testing::keys_of;
-using testing::make_cache;
-using testing::remember;
 
 TEST(CacheClass, NamesRoundTrip) {
   for (const CacheClass c : {CacheClass::kChat, CacheClass::kAgent, CacheClass::kPinned}) {
@@ -89,7 +82,7 @@ TEST(KvCache, MatchIsTheLongestRun) {
 // For prompts of every length around page boundaries: what is published is found, and not a page more.
 TEST(KvCache, HitsAtEveryBoundary) {
   constexpr int64_t kPositions = 128;
-  const PrefixHasher hasher = testing::test_hasher();
+  const PrefixHasher hasher = test_hasher();
   const PrefixKey root = hasher.root("tenant", "model");
   std::vector<int32_t> tokens(kPositions * 5 + 2);
   std::iota(tokens.begin(), tokens.end(), 0);
@@ -223,4 +216,4 @@ TEST(KvCacheDeathTest, TablesMustGoFirst) {
 }
 
 }  // namespace
-}  // namespace deepinfer
+}  // namespace deepinfer::testing

@@ -7,15 +7,8 @@
 
 #include "cache/cache_fixture.h"
 
-namespace deepinfer {
+namespace deepinfer::testing {
 namespace {
-
-using testing::cached;
-using testing::computed;
-using testing::first;
-using testing::keys_of;
-using testing::make_cache;
-using testing::remember;
 
 static_assert(!std::is_copy_constructible_v<PageTable> && !std::is_copy_assignable_v<PageTable>);
 
@@ -361,4 +354,4 @@ TEST(PageTableDeathTest, BrokenContracts) {
 }
 
 }  // namespace
-}  // namespace deepinfer
+}  // namespace deepinfer::testing

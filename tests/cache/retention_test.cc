@@ -6,15 +6,8 @@
 
 #include "cache/cache_fixture.h"
 
-namespace deepinfer {
+namespace deepinfer::testing {
 namespace {
-
-using testing::cached;
-using testing::computed;
-using testing::first;
-using testing::keys_of;
-using testing::make_cache;
-using testing::remember;
 
 // Takes `pages` from the cache for a moment.
 void squeeze(KvCache& cache, int64_t pages, double now) {
@@ -51,7 +44,7 @@ TEST(Retention, LastPagesGoFirst) {
 
 // Two prompts with a common start: the branches go before the trunk, whichever was used last.
 TEST(Retention, BranchesGoBeforeTheTrunk) {
-  const PrefixHasher hasher = testing::test_hasher();
+  const PrefixHasher hasher = test_hasher();
   const PrefixKey root = hasher.root("", "");
   const std::vector<int32_t> left = {1, 2, 3, 4};
   const std::vector<int32_t> right = {1, 2, 8, 9};
@@ -242,7 +235,7 @@ TEST(Retention, UnpinnedPagesAreAgentPagesUsedNow) {
 }
 
 TEST(Retention, UnpinKeepsWhatOtherPinsNeed) {
-  const PrefixHasher hasher = testing::test_hasher();
+  const PrefixHasher hasher = test_hasher();
   const PrefixKey root = hasher.root("", "");
   const std::vector<int32_t> left = {1, 2, 3, 4};
   const std::vector<int32_t> right = {1, 2, 8};
@@ -322,4 +315,4 @@ TEST(Retention, ExpireCostsWhatItDrops) {
 }
 
 }  // namespace
-}  // namespace deepinfer
+}  // namespace deepinfer::testing

@@ -106,6 +106,20 @@ TEST(WindowSnapshots, RequestsKeepWhatThePoolDrops) {
   EXPECT_EQ(pool.stats().bytes, 10);
 }
 
+TEST(WindowSnapshots, ClearForgetsAll) {
+  Pool pool(10, 10);
+  EXPECT_TRUE(pool.put(key(1), snapshot("one"), 10, 0));
+  const auto held = pool.find(key(1), 0);
+  pool.clear();
+  pool.check_invariants();
+  EXPECT_EQ(pool.stats().entries, 0);
+  EXPECT_EQ(pool.stats().bytes, 0);
+  EXPECT_EQ(pool.find(key(1), 0), nullptr);
+  EXPECT_EQ(*held, "one");
+  EXPECT_TRUE(pool.put(key(1), snapshot("new"), 10, 0));
+  EXPECT_EQ(*pool.find(key(1), 0), "new");
+}
+
 TEST(WindowSnapshots, AgreesWithANaiveModel) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     testing::Random random(seed * 1'000'003);  // neighbouring seeds give one stream, a draw apart

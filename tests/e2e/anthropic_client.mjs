@@ -115,7 +115,7 @@ await test('aborts reach the engine', async () => {
   stream.abort();
   await assert.rejects(stream.done(), Anthropic.APIUserAbortError);
   const load = async () => (await (await fetch(`${slow.url}/load`)).json()).server_load;
-  for (let i = 0; i < 100 && (await load()) > 0; ++i) await new Promise((r) => setTimeout(r, 20));
+  for (let i = 0; i < 1500 && (await load()) > 0; ++i) await new Promise((r) => setTimeout(r, 20));
   assert.equal(await load(), 0);
 });
 await slow.stop();

@@ -2,15 +2,9 @@
 # `deepinfer chat` with piped input, against a server on the fake engine: chat_client.sh PATH/TO/deepinfer
 set -euo pipefail
 program=$1
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-work=$(mktemp -d)
-"$program" serve "$root/models/nano" --port 0 --fake-engine --fake-rate 0 --log-format off --api-key key-1 >"$work/out" 2>&1 &
-server=$!
-trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
-for _ in $(seq 200); do grep -q listening "$work/out" && break; sleep 0.05; done
-url=$(sed -n 's/^listening on //p' "$work/out")
+source "$(dirname "${BASH_SOURCE[0]}")/server_process.sh"
+start_server "$program" --fake-engine --fake-rate 0 --log-format off --api-key key-1
 
-failed=0
 # expect NAME EXPECTED INPUT ARGUMENTS...: standard output, whole
 expect() {
   local name=$1 wanted=$2 input=$3 got
@@ -26,8 +20,7 @@ call='[[reply]]\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="weather">\n<｜D
 expect 'tools' $'\nweather({"city": "Rome"})\nIt is dry.' "${call//\\n/}"$'\n[[reply]]It is dry.[[/reply]]\n' --tools "$work/tools.json"
 if printf 'x\n' | "$program" chat --url "$url" --api-key wrong --model-name fake >/dev/null 2>"$work/err"; then echo "FAIL a wrong key is accepted"; failed=1; fi
 grep -q 'the server answered 401: no valid API key' "$work/err" || { echo "FAIL: $(cat "$work/err")"; failed=1; }
-kill $server
-wait $server || true
+stop_server
 if printf 'x\n' | "$program" chat --url "$url" >/dev/null 2>"$work/err"; then echo "FAIL no server, no error"; failed=1; fi
 grep -q 'Connection refused' "$work/err" || { echo "FAIL: $(cat "$work/err")"; failed=1; }
 exit $failed

@@ -3,15 +3,9 @@
 set -euo pipefail
 command -v curl >/dev/null || { echo "skipped: no curl"; exit 77; }
 program=$1
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-work=$(mktemp -d)
-"$program" serve "$root/models/nano" --port 0 --fake-engine --fake-rate 0 --log-format json --api-key key-1 >"$work/out" 2>"$work/log" &
-server=$!
-trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
-for _ in $(seq 200); do grep -q listening "$work/out" && break; sleep 0.05; done
-url=$(sed -n 's/^listening on //p' "$work/out")
+source "$(dirname "${BASH_SOURCE[0]}")/server_process.sh"
+start_server "$program" --fake-engine --fake-rate 0 --log-format json --api-key key-1
 
-failed=0
 # expect NAME PATTERN CURL_ARGUMENTS...
 expect() {
   local name=$1 pattern=$2 got
@@ -33,8 +27,7 @@ head -c 3000000 /dev/zero | tr '\0' 'u' >"$work/large"
 expect large-body '"content":"Hello."' "$url/v1/chat/completions" -H 'Content-Type: application/json' -d "@$work/body"
 expect chunked-body '"content":"Hello."' "$url/v1/chat/completions" -H 'Content-Type: application/json' -H 'Transfer-Encoding: chunked' -d "@$work/body"
 
-kill -TERM $server
-wait $server || { echo "FAIL the server ended with $?"; failed=1; }
+stop_server
 if grep -qE 'SECRET-WORDS|key-1' "$work/log"; then echo "FAIL a prompt or a key is in the log"; failed=1; fi
 if ! grep -q '"event":"request".*"route":"/v1/chat/completions","status":200' "$work/log"; then echo "FAIL no log"; cat "$work/log"; failed=1; fi
 exit $failed

@@ -39,6 +39,7 @@ export async function serve(program, ...args) {
   });
   return {
     url,
+    admin: /^admin\s+(\S+)/m.exec(out)?.[1],
     out: () => out,
     err: () => err,
     async stop(signal = 'SIGTERM') {
@@ -48,6 +49,28 @@ export async function serve(program, ...args) {
       return how;
     },
   };
+}
+
+/// A POST of JSON: {status, body}.
+export async function post(url, path, body, headers = {}) {
+  const response = await fetch(url + path, { method: 'POST', headers: { 'Content-Type': 'application/json', ...headers }, body: JSON.stringify(body) });
+  return { status: response.status, body: await response.json() };
+}
+
+/// The sum over the samples of a metric whose labels contain `label`.
+export async function metric(url, name, label = '', headers = {}) {
+  const text = await (await fetch(`${url}/metrics`, { headers })).text();
+  const lines = text.split('\n').filter((l) => (l.startsWith(`${name}{`) || l.startsWith(`${name} `)) && l.includes(label));
+  if (lines.length === 0) throw new Error(`there is no ${name}`);
+  return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
+}
+
+export async function eventually(what, condition) {
+  for (let i = 0; i < 1200; ++i) {
+    if (await condition()) return;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  throw new Error(`never came: ${what}`);
 }
 
 // ---- a test runner of three lines, so that node's own runner is not needed ------------------------------------------------

@@ -90,6 +90,11 @@ await test('chat: tools', async () => {
     assert.equal(got.choices[0].message.tool_calls[0].function.name, 'tell');
     isFox(JSON.parse(got.choices[0].message.tool_calls[0].function.arguments));
   }
+  const thought = await openai.chat.completions.create({ ...base, messages: [{ role: 'user', content: 'What is 12 + 30?' }], temperature: 0, max_tokens: 900, thinking: { type: 'enabled' }, tools: [strict], tool_choice: 'required', parallel_tool_calls: false });
+  if (thought.choices[0].finish_reason !== 'length') isFox(JSON.parse(thought.choices[0].message.tool_calls[0].function.arguments));
+  // A format beside tools that nobody has to call: either one.
+  const either = await openai.chat.completions.create({ ...base, ...off, messages, n: 6, tools: [strict], response_format: jsonSchema(), parallel_tool_calls: false });
+  for (const { message } of either.choices) isFox(JSON.parse(message.tool_calls ? message.tool_calls[0].function.arguments : message.content));
   const parsed = await openai.chat.completions.parse({ ...base, ...off, messages, tools: [strict], tool_choice: 'required', parallel_tool_calls: false });
   isFox(parsed.choices[0].message.tool_calls[0].function.parsed_arguments);
   const streamed = await openai.chat.completions.stream({ ...base, ...off, messages, tools: [strict], tool_choice: 'required', parallel_tool_calls: false }).finalChatCompletion();

@@ -16,7 +16,7 @@ using grammar::JsonObjectSpec;
 using grammar::JsonSchemaSpec;
 using grammar::RegexSpec;
 
-StructuredOutput form(grammar::GrammarSpec spec) { return {.form = std::move(spec), .start_after = {}, .prefix = {}}; }
+StructuredOutput form(grammar::GrammarSpec spec) { return {.form = std::move(spec)}; }
 
 /// Ends within some 40 tokens, whatever is drawn.
 StructuredOutput short_schema() {

@@ -93,6 +93,28 @@ TEST(CoreLife, Deadlines) {
   EXPECT_TRUE(f.h.answers(b)[0].tokens.empty());
 }
 
+TEST(CoreLife, QueueTimeEndsWithTheFirstStep) {
+  CoreSetup setup;
+  setup.max_num_seqs = 1;
+  setup.async = false;
+  Fake f(setup);
+  f.h.seconds_per_turn = 0.25;
+  const RequestId first = f.h.submit(simple(20, 10));
+  f.h.turn();
+  const double later = f.h.now;
+  const RequestId second = f.h.submit(simple(20, 1));
+  Request hurried = simple(20, 1);
+  hurried.deadline = 0.5;
+  const RequestId third = f.h.submit(hurried);
+  f.h.run();
+  EXPECT_EQ(f.h.answers(first)[0].usage.queue_seconds, 0.25) << "until the first turn";
+  const auto waited = f.h.answers(second)[0].usage.queue_seconds;
+  ASSERT_TRUE(waited.has_value());
+  EXPECT_GE(*waited, 9 * 0.25) << "for the ten steps of the first";
+  EXPECT_LE(later + *waited, f.h.now);
+  EXPECT_FALSE(f.h.answers(third)[0].usage.queue_seconds.has_value()) << "its deadline passed before it ran";
+}
+
 TEST(CoreLife, PriorityThenArrivalAndNoStarvation) {
   CoreSetup setup;
   setup.max_num_seqs = 1;

@@ -122,7 +122,7 @@ TEST(Engine, BoundedQueue) {
       handles.push_back(*std::move(handle));
     } else {
       ++refused;
-      ASSERT_EQ(handle.error().code(), StatusCode::kResourceExhausted);
+      ASSERT_EQ(handle.error().code(), StatusCode::kUnavailable);
       ASSERT_NE(handle.error().message().find("max_queued_requests is 100"), std::string::npos);
     }
   }
@@ -182,6 +182,61 @@ TEST(Engine, StopStringsAndChoices) {
   while (const auto output = handle.next()) choices[output->index] += output->text;
   EXPECT_EQ(choices.size(), 4u);
   EXPECT_NE(choices[0], choices[1]);
+}
+
+/// The pages of what has ended come free with the engine's next steps.
+EngineStats stats_when_idle(Engine& engine, const std::function<bool(const EngineStats&)>& condition) {
+  EngineStats stats = engine.stats();
+  for (int i = 0; i < 12'000 && !condition(stats); ++i, stats = engine.stats())
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return stats;
+}
+
+TEST(Engine, ResetForgetsWhatNobodyUses) {
+  const auto engine = make_engine();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "The fox carried the lamp through the quiet wood. ";
+  Request request = request_of(*engine, text, 4);
+  ASSERT_GT(request.prompt.size(), 256u);
+  request.cache_class = "pinned";
+  const Whole cold = read_all(*engine->submit(request));
+  EXPECT_GT(read_all(*engine->submit(request)).usage.cached_tokens, 0);
+  const auto unused = [](const EngineStats& s) { return s.pages_free + s.pages_cached == s.pages_total; };
+  EXPECT_GT(stats_when_idle(*engine, unused).pages_cached, 0);
+  engine->reset_prefix_cache();
+  const Whole again = read_all(*engine->submit(request));
+  EXPECT_EQ(again.usage.cached_tokens, 0);
+  EXPECT_EQ(again.usage.cache_miss, CacheMiss::kNotCached);
+  EXPECT_EQ(again.tokens, cold.tokens);
+
+  // Requests that run keep their pages, and go on as if nothing had happened.
+  Request long_one = request_of(*engine, text, 300);
+  long_one.replay = ReplayMode::kExact;
+  const Whole undisturbed = read_all(*engine->submit(long_one));
+  RequestHandle running = *engine->submit(long_one);
+  Whole disturbed;
+  while (const auto output = running.next()) {
+    disturbed.tokens.insert(disturbed.tokens.end(), output->tokens.begin(), output->tokens.end());
+    engine->reset_prefix_cache();
+  }
+  EXPECT_EQ(disturbed.tokens, undisturbed.tokens);
+  stats_when_idle(*engine, unused);
+  engine->reset_prefix_cache();
+  const EngineStats stats = stats_when_idle(*engine, [](const EngineStats& s) { return s.pages_free == s.pages_total; });
+  EXPECT_EQ(stats.pages_cached, 0);
+  EXPECT_EQ(stats.pages_free, stats.pages_total);
+  EXPECT_EQ(stats.snapshots, 0);
+}
+
+TEST(Engine, RequestsLargerThanTheCacheAreNoFullQueue) {
+  const auto engine = make_engine([](EngineOptions& o) { o.kv_cache_memory = int64_t{1} << 20; });
+  const int64_t positions = engine->stats().pages_total * engine->model().page_tokens;
+  ASSERT_LT(positions, engine->model().max_model_len) << "the cache holds less than one request may have";
+  const auto refused = engine->submit(request_of(*engine, "Hello.", positions));
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), StatusCode::kOutOfRange);
+  EXPECT_NE(refused.error().message().find("the KV cache has"), std::string::npos) << refused.error().message();
+  EXPECT_EQ(engine->stats().refused, 0);
 }
 
 TEST(Engine, CreateNamesWhatDoesNotFit) {

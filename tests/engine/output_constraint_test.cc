@@ -33,7 +33,7 @@ std::shared_ptr<const CompiledForm> compiled(const StructuredOutput& output) {
 }
 
 StructuredOutput regex(std::string pattern, std::optional<int32_t> start_after = std::nullopt) {
-  return {.form = grammar::RegexSpec{std::move(pattern)}, .start_after = start_after, .prefix = {}};
+  return {.form = grammar::RegexSpec{std::move(pattern)}, .start_after = start_after};
 }
 
 Mask mask_of(OutputConstraint& constraint) {
@@ -164,7 +164,7 @@ TEST(OutputConstraint, EndsAtEveryRow) {
 TEST(OutputConstraint, BeforeTheFormNoEndAndNoToolCall) {
   grammar::DsmlSpec tools;
   tools.tools.push_back({"f", "", false});
-  const auto form = compiled({.form = tools, .start_after = kThinkEnd, .prefix = {}});
+  const auto form = compiled({.form = tools, .start_after = kThinkEnd});
   OutputConstraint c(form);
   Mask mask = mask_of(c);
   EXPECT_FALSE(allows(mask, kEos));
@@ -240,7 +240,7 @@ TEST(OutputConstraint, RollbackIsExact) {
 
 // Seeded draws are the same with drafts tried, accepted and taken back between them.
 TEST(OutputConstraint, DraftsDoNotChangeWhatIsDrawn) {
-  const auto form = compiled({.form = grammar::JsonObjectSpec{}, .start_after = kThinkEnd, .prefix = {}});
+  const auto form = compiled({.form = grammar::JsonObjectSpec{}, .start_after = kThinkEnd});
   const auto draw = [&](bool drafts) {
     testing::Random logits_of(3), drafts_of(4);
     SamplingParams params;

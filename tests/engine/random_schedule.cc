@@ -42,7 +42,28 @@ class Requests {
     if (random_.below(8) == 0) r.prompt_logprobs = 1;
     if (random_.below(6) == 0) r.priority = random_.between(-2, 2);
     if (random_.below(6) == 0) r.cache_salt = "tenant";
+    if (random_.below(3) == 0) r.structured_output = form();
     return r;
+  }
+
+  StructuredOutput form() {
+    StructuredOutput out;
+    switch (random_.below(4)) {
+      case 0:
+        out.form = grammar::JsonObjectSpec{};
+        break;
+      case 1:
+        out.form = grammar::RegexSpec{"([a-z]{1,8} ){2,20}[a-z]+\\."};
+        break;
+      case 2:
+        out.form = grammar::ChoiceSpec{{"yes", "no", "perhaps, but not today"}};
+        break;
+      default:
+        out.form = grammar::JsonSchemaSpec{R"({"type": "array", "items": {"type": "string", "maxLength": 9}, "minItems": 2})"};
+        break;
+    }
+    if (random_.below(4) == 0) out.start_after = random_prompt(1, random_.bits())[0];  // any token, which may never come
+    return out;
   }
 
   Random random_;

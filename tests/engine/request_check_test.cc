@@ -43,7 +43,6 @@ struct Case {
 
 constexpr auto kInvalid = StatusCode::kInvalidArgument;
 constexpr auto kRange = StatusCode::kOutOfRange;
-constexpr auto kExhausted = StatusCode::kResourceExhausted;
 
 void expect_refused(const std::vector<Case>& cases) {
   for (const Case& c : cases) {
@@ -248,7 +247,7 @@ TEST(RequestCheck, PageBudget) {
   r.max_tokens = 14;
   auto checked = check_request(r, l);
   ASSERT_FALSE(checked.has_value());
-  EXPECT_EQ(checked.error().code(), kExhausted);
+  EXPECT_EQ(checked.error().code(), kRange);
   EXPECT_EQ(checked.error().message(),
             "prompt has 500 tokens, max_tokens is 14, n is 1: 5 pages, the KV cache has 4 of 128 tokens");
 
@@ -260,7 +259,7 @@ TEST(RequestCheck, PageBudget) {
   r.n = 3;
   checked = check_request(r, l);
   ASSERT_FALSE(checked.has_value());
-  EXPECT_EQ(checked.error().code(), kExhausted);
+  EXPECT_EQ(checked.error().code(), kRange);
   EXPECT_NE(checked.error().message().find("n is 3: 5 pages"), std::string::npos) << checked.error().message();
   // Without a last page that is half full there is nothing to copy.
   r = good(256);
@@ -290,7 +289,7 @@ TEST(RequestCheck, MaxTokensDefaultsToWhatFits) {
   EXPECT_EQ((*check_request(good(1536), l))->max_tokens, 1) << "the one token need not run";
   const auto checked = check_request(good(1537), l);
   ASSERT_FALSE(checked.has_value());
-  EXPECT_EQ(checked.error().code(), kExhausted);
+  EXPECT_EQ(checked.error().code(), kRange);
   l.total_pages = 1000;
   EXPECT_EQ((*check_request(good(10), l))->max_tokens, 1990);
   EXPECT_EQ((*check_request(good(1999), l))->max_tokens, 1);
@@ -371,9 +370,7 @@ TEST(RequestCheck, TheSameRequestCanBeSubmittedAgain) {
   EXPECT_EQ(second->max_tokens, first->max_tokens);
 }
 
-StructuredOutput regex_form(std::string pattern) {
-  return {.form = grammar::RegexSpec{std::move(pattern)}, .start_after = {}, .prefix = {}};
-}
+StructuredOutput regex_form(std::string pattern) { return {.form = grammar::RegexSpec{std::move(pattern)}}; }
 
 TEST(RequestCheck, StructuredOutput) {
   const auto with = [](std::function<void(StructuredOutput&)> change) {

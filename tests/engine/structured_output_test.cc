@@ -29,7 +29,7 @@ Request request_of(const Engine& engine, grammar::GrammarSpec form, uint64_t see
   request.prompt = *engine.encode_chat("Tell me a story.");
   request.max_tokens = 200;
   request.seed = seed;
-  request.structured_output = StructuredOutput{.form = std::move(form), .start_after = {}, .prefix = {}};
+  request.structured_output = StructuredOutput{.form = std::move(form)};
   return request;
 }
 
@@ -125,7 +125,7 @@ TEST(StructuredOutputApi, DrainWaitsForFormsAndCancelDoesNot) {
 std::shared_ptr<ActiveRequest> active(RequestId id, grammar::GrammarSpec form) {
   auto out = std::make_shared<ActiveRequest>();
   out->id = id;
-  out->request.structured_output = StructuredOutput{.form = std::move(form), .start_after = {}, .prefix = {}};
+  out->request.structured_output = StructuredOutput{.form = std::move(form)};
   return out;
 }
 
@@ -157,10 +157,10 @@ TEST(FormCompiler, QueueIsBoundedAndTheGoneAreSkipped) {
   auto third = active(3, grammar::RegexSpec{"c"});
   ASSERT_TRUE(compiler.submit(second).ok());
   ASSERT_TRUE(compiler.submit(third).ok());
-  EXPECT_EQ(compiler.submit(active(9, grammar::RegexSpec{std::string(99, 'd')})).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(compiler.submit(active(9, grammar::RegexSpec{std::string(99, 'd')})).code(), StatusCode::kUnavailable);
   const auto last = active(4, grammar::RegexSpec{"e"});
   ASSERT_TRUE(compiler.submit(last).ok());
-  EXPECT_EQ(compiler.submit(active(10, grammar::RegexSpec{"f"})).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(compiler.submit(active(10, grammar::RegexSpec{"f"})).code(), StatusCode::kUnavailable);
   third.reset();
   std::unique_lock lock(mutex);
   go = true;
@@ -168,7 +168,7 @@ TEST(FormCompiler, QueueIsBoundedAndTheGoneAreSkipped) {
   news.wait(lock, [&] { return done.size() == 3; });
   EXPECT_EQ(done, (std::vector<RequestId>{1, 2, 4}));
   EXPECT_NE(compiler.find(*first->request.structured_output), nullptr);
-  EXPECT_EQ(compiler.find({.form = grammar::RegexSpec{"c"}, .start_after = {}, .prefix = {}}), nullptr);
+  EXPECT_EQ(compiler.find({.form = grammar::RegexSpec{"c"}}), nullptr);
 }
 
 }  // namespace

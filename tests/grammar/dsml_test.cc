@@ -59,6 +59,32 @@ TEST(Dsml, RequiredAndInside) {
   EXPECT_TRUE(accepts(compile(spec), tokens("<｜DSML｜invoke name=\"now\">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")));
 }
 
+TEST(Dsml, AnAnswerInItsFormOrCalls) {
+  DsmlSpec spec = weather();
+  spec.answer = grammar::JsonSchemaSpec{R"({"type":"array","items":{"type":"boolean"}})"};
+  const auto g = compile(spec);
+  EXPECT_TRUE(accepts(g, "[true]"));
+  EXPECT_TRUE(accepts(g, tokens(std::string("\n\n") + kCall)));
+  EXPECT_FALSE(accepts(g, ""));
+  EXPECT_FALSE(accepts_prefix(g, "Let me see"));
+  EXPECT_FALSE(accepts_prefix(g, tokens("[true]\n\n<｜DSML｜"))) << "not both";
+  // What of either part is refused or left out is told.
+  spec.answer = grammar::JsonSchemaSpec{R"({"type":"array","uniqueItems":true})"};
+  EXPECT_NE(compile_error(spec).find("uniqueItems"), std::string::npos);
+  spec.answer = grammar::JsonSchemaSpec{R"({"type":"array","uniqueItems":true})", false};
+  ASSERT_EQ(compile(spec)->ignored().size(), 1u);
+  spec.mode = DsmlSpec::Mode::kRequired;
+  EXPECT_NE(compile_error(spec).find("free choice"), std::string::npos);
+}
+
+TEST(Dsml, ErrorsNameTheTool) {
+  DsmlSpec spec = weather();
+  spec.tools.push_back({"sort", R"({"type":"object","properties":{"list":{"type":"array","uniqueItems":true}}})", true});
+  const std::string error = compile_error(spec);
+  EXPECT_NE(error.find("tool sort"), std::string::npos) << error;
+  EXPECT_NE(error.find("/properties/list/uniqueItems"), std::string::npos) << error;
+}
+
 TEST(Dsml, TheAttributeGoesWithTheType) {
   DsmlSpec spec = weather();
   spec.mode = DsmlSpec::Mode::kInside;

@@ -31,6 +31,9 @@ TEST(GrammarCacheTest, KeysTellSpecsApart) {
   EXPECT_NE(spec_key(ChoiceSpec{{"a", "b"}}), spec_key(ChoiceSpec{{"a1:b"}}));
   EXPECT_NE(spec_key(JsonSchemaSpec{"{}"}), spec_key(JsonSchemaSpec{"{}", false}));
   EXPECT_NE(spec_key(RegexSpec{"{}"}), spec_key(EbnfSpec{"{}"}));
+  DsmlSpec free, answered;
+  answered.answer = RegexSpec{"a"};
+  EXPECT_NE(spec_key(free), spec_key(answered));
 }
 
 TEST(GrammarCacheTest, ManyThreads) {

@@ -22,6 +22,10 @@ std::vector<uint32_t> mask_of(GrammarMatcher& matcher) {
 const std::vector<GrammarSpec>& specs() {
   static const std::vector<GrammarSpec> list = {
       RegexSpec{"[a-z]{0,20}(é|中文|\\d+)*"},
+      RegexSpec{"(ab|[^中/])*/[\\s\\S]*"},
+      RegexSpec{"[ -~é]*the[^\\x00-\\x1f]*"},
+      RegexSpec{"[^.]*\\.[^-]*-[\\u0000-\\ud7ff]*"},
+      JsonSchemaSpec{R"({"type":"object","patternProperties":{"^(/[^/]+)+$":{"type":"number"}}})"},
       JsonSchemaSpec{R"({"type":"object","properties":{"name":{"type":"string"},"n":{"type":"integer"}},"required":["name"]})"},
       JsonSchemaSpec{R"({"type":"array","items":{"type":"string","maxLength":7}})"},
       JsonSchemaSpec{R"({"type":"string","pattern":".+@.+"})"},

@@ -94,18 +94,21 @@ std::vector<Source> sources(const std::shared_ptr<const TokenVocabulary>& vocabu
   return out;
 }
 
-bool closes(std::string_view bytes) { return bytes == "\"" || bytes == "}" || bytes == "]" || bytes == ")"; }
+/// What is favoured on the way to an end, for kPhase tokens each: patterns that may stand anywhere in a string want a run of a
+/// few kinds of characters, which any characters seldom are.
+constexpr std::array<std::string_view, 5> kFavoured = {"\"}])", "0123456789abcdef", "ab", "abcdefghijklmnopqrstuvwxyz", ""};
+constexpr int kPhase = 32;
 
-/// Logits from the seed and the step alone, biased towards an end behind `kFreeTokens`: single characters that close something,
-/// then single characters.
+/// Logits from the seed and the step alone, biased towards an end behind `kFreeTokens`.
 void fill_logits(Random& random, int step, const TokenVocabulary& vocabulary, std::span<float> logits) {
   const bool end = step >= kFreeTokens;
   for (size_t id = 0; id < logits.size(); ++id) logits[id] = 2 * static_cast<float>(random.uniform());
   if (!end) return;
-  const bool structure = random.below(2) == 0;
+  const std::string_view favoured = kFavoured[static_cast<size_t>((step - kFreeTokens) / kPhase) % kFavoured.size()];
   for (size_t id = 0; id < logits.size(); ++id) {
     const std::string_view bytes = vocabulary.bytes(static_cast<int32_t>(id));
-    if (bytes.size() == 1 && static_cast<uint8_t>(bytes[0]) < 0x7F) logits[id] += structure && closes(bytes) ? 60 : 30;
+    if (bytes.size() == 1 && static_cast<uint8_t>(bytes[0]) < 0x7F)
+      logits[id] += favoured.find(bytes[0]) != std::string_view::npos ? 60 : 30;
   }
   for (const int32_t id : vocabulary.stop_ids()) logits[static_cast<size_t>(id)] += 100;
 }

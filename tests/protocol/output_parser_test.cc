@@ -5,7 +5,7 @@
 #include <random>
 
 #include "protocol/dsml.h"
-#include "protocol/vectors.h"
+#include "protocol/vector_checks.h"
 
 namespace deepinfer {
 namespace {
@@ -42,31 +42,39 @@ Json without_counts(Json items) {
   return items;
 }
 
-TEST(OutputParser, Vectors) {
-  testing::for_each_case("parse", 74, [](const Json& test) {
-    const ParsingOptions options = testing::parsing_options(test.at("options"));
-    const auto chunks = test.at("chunks").get<std::vector<std::string>>();
-    const Json expected = without_counts(test.at("expect"));
-    const testing::ReadOutput got = read_output(options, chunks, test.at("finish"));
-    EXPECT_EQ(got.items, expected);
-    EXPECT_EQ(got.completion_tokens, test.at("expect").back().at("completion_tokens"));
-    if (!test.at("any_chunking").get<bool>()) return;
-    std::string whole;
-    for (const std::string& chunk : chunks) whole += chunk;
-    expect_any_split(options, whole, test.at("finish"), expected);
-  });
+}  // namespace
+
+namespace testing {
+
+void check_parse(const Json& test) {
+  const ParsingOptions options = parsing_options(test.at("options"));
+  const auto chunks = test.at("chunks").get<std::vector<std::string>>();
+  const Json expected = without_counts(test.at("expect"));
+  const ReadOutput got = read_output(options, chunks, test.at("finish"));
+  EXPECT_EQ(got.items, expected);
+  EXPECT_EQ(got.completion_tokens, test.at("expect").back().at("completion_tokens"));
+  if (!test.at("any_chunking").get<bool>()) return;
+  std::string whole;
+  for (const std::string& chunk : chunks) whole += chunk;
+  expect_any_split(options, whole, test.at("finish"), expected);
 }
 
-TEST(OutputParser, HardeningVectors) {
-  testing::for_each_case("parse_hardening", 4, [](const Json& test) {
-    ParsingOptions options = testing::parsing_options(test.at("options"));
-    std::string whole;
-    for (const Json& chunk : test.at("chunks")) whole += chunk.get<std::string>();
-    expect_any_split(options, whole, test.at("finish"), test.at("expect_reference"));
-    options.hardened = true;
-    expect_any_split(options, whole, test.at("finish"), test.at("expect_hardened"));
-  });
+void check_parse_hardening(const Json& test) {
+  ParsingOptions options = parsing_options(test.at("options"));
+  std::string whole;
+  for (const Json& chunk : test.at("chunks")) whole += chunk.get<std::string>();
+  expect_any_split(options, whole, test.at("finish"), test.at("expect_reference"));
+  options.hardened = true;
+  expect_any_split(options, whole, test.at("finish"), test.at("expect_hardened"));
 }
+
+}  // namespace testing
+
+namespace {
+
+TEST(OutputParser, Vectors) { testing::for_each_case("parse", 74, testing::check_parse); }
+
+TEST(OutputParser, HardeningVectors) { testing::for_each_case("parse_hardening", 4, testing::check_parse_hardening); }
 
 // CASES 3, 5: whatever is in the arguments comes back as a JSON object that equals them.
 TEST(OutputParser, ReadsBackWhatIsRendered) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "protocol/render_v4.h"
-#include "protocol/vectors.h"
+#include "protocol/vector_checks.h"
 #include "tokenizer/official_tokenizer.h"
 
 namespace deepinfer {
@@ -20,28 +20,32 @@ Json images_json(const std::vector<ImageRef>& images) {
   return out;
 }
 
-TEST(Render, Vectors) {
-  testing::for_each_case("render", 209, [](const Json& test) {
-    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
-    ASSERT_TRUE(request.has_value()) << request.error().message;
-    const RenderedPrompt prompt = render_prompt(request->conversation, testing::version_of(test));
-    const Json& expected = test.at("expect");
-    EXPECT_EQ(prompt_text(prompt.segments), expected.at("prompt"));
-    EXPECT_EQ(images_json(prompt.images), expected.value("images", Json::array()));
-    const auto placeholders = std::count_if(prompt.segments.begin(), prompt.segments.end(),
-                                            [](const PromptSegment& s) { return s.kind == PromptSegment::Kind::kImage; });
-    EXPECT_EQ(static_cast<size_t>(placeholders), prompt.images.size());
-    // Our defaults render the same.
-    ConversionOptions ours = testing::conversion_options(test);
-    const ConversionOptions defaults;
-    ours.required_in_thinking = defaults.required_in_thinking;
-    ours.extra_roles_and_blocks = defaults.extra_roles_and_blocks;
-    ours.structured_output = defaults.structured_output;
-    const auto again = parse_request(testing::api_of(test), test.at("request").dump(), ours);
-    ASSERT_TRUE(again.has_value()) << again.error().message;
-    EXPECT_EQ(prompt_text(render_prompt(again->conversation, testing::version_of(test)).segments), expected.at("prompt"));
-  });
+}  // namespace
+
+void testing::check_render(const Json& test) {
+  const auto request = parse_request(api_of(test), test.at("request").dump(), conversion_options(test));
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const RenderedPrompt prompt = render_prompt(request->conversation, version_of(test));
+  const Json& expected = test.at("expect");
+  EXPECT_EQ(prompt_text(prompt.segments), expected.at("prompt"));
+  EXPECT_EQ(images_json(prompt.images), expected.value("images", Json::array()));
+  const auto placeholders = std::count_if(prompt.segments.begin(), prompt.segments.end(),
+                                          [](const PromptSegment& s) { return s.kind == PromptSegment::Kind::kImage; });
+  EXPECT_EQ(static_cast<size_t>(placeholders), prompt.images.size());
+  // Our defaults render the same.
+  ConversionOptions ours = conversion_options(test);
+  const ConversionOptions defaults;
+  ours.required_in_thinking = defaults.required_in_thinking;
+  ours.extra_roles_and_blocks = defaults.extra_roles_and_blocks;
+  ours.structured_output = defaults.structured_output;
+  const auto again = parse_request(api_of(test), test.at("request").dump(), ours);
+  ASSERT_TRUE(again.has_value()) << again.error().message;
+  EXPECT_EQ(prompt_text(render_prompt(again->conversation, version_of(test)).segments), expected.at("prompt"));
 }
+
+namespace {
+
+TEST(Render, Vectors) { testing::for_each_case("render", 209, testing::check_render); }
 
 TEST(Render, VectorIds) {
   if (testing::official_tokenizer("v4.1") == nullptr) GTEST_SKIP() << testing::official_tokenizer_missing();

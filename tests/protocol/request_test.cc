@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "protocol/vectors.h"
+#include "protocol/vector_checks.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -19,55 +19,58 @@ std::string file_text(const std::filesystem::path& path) {
   return out.str();
 }
 
-TEST(Requests, RejectVectors) {
-  testing::for_each_case("reject", 95, [](const Json& test) {
-    ConversionOptions options = testing::conversion_options(test);
-    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), options);
-    ASSERT_FALSE(request.has_value());
-    const Json& expected = test.at("expect");
-    EXPECT_EQ(request.error().status, expected.at("status"));
-    EXPECT_EQ(Json::parse(error_body(testing::api_of(test), request.error())).at("error"), expected.at("body").at("error"));
-  });
+}  // namespace
+
+void testing::check_reject(const Json& test) {
+  ConversionOptions options = conversion_options(test);
+  const auto request = parse_request(api_of(test), test.at("request").dump(), options);
+  ASSERT_FALSE(request.has_value());
+  const Json& expected = test.at("expect");
+  EXPECT_EQ(request.error().status, expected.at("status"));
+  EXPECT_EQ(Json::parse(error_body(api_of(test), request.error())).at("error"), expected.at("body").at("error"));
 }
 
-TEST(Requests, SettingsVectors) {
-  testing::for_each_case("settings", 18, [](const Json& test) {
-    const auto request = parse_request(testing::api_of(test), test.at("request").dump(), testing::conversion_options(test));
-    ASSERT_TRUE(request.has_value()) << request.error().message;
-    const Json& expected = test.at("expect");
-    const Conversation& c = request->conversation;
-    const GenerationOptions& g = request->generation;
-    EXPECT_EQ(c.thinking, expected.at("thinking_mode"));
-    EXPECT_EQ(c.thinking ? Json(c.effort.name()) : Json(nullptr), expected.at("reasoning_effort"));
-    constexpr const char* kChoices[] = {"auto", "none", "required"};
-    EXPECT_EQ(kChoices[static_cast<int>(c.tool_choice)], expected.at("tool_choice"));
-    Json names = Json::array();
-    for (const Tool& tool : c.tools) names.push_back(tool.name);
-    EXPECT_EQ(names, expected.at("tool_names"));
-    EXPECT_EQ(c.response_format.kind == ResponseFormat::Kind::kJsonObject ? "json_object" : "text",
-              expected.at("response_format"));
-    EXPECT_EQ(request->stream, expected.at("stream"));
-    EXPECT_EQ(request->model, expected.at("model"));
-    Json inference = Json::object();
-    if (g.max_tokens.has_value()) inference["max_tokens"] = *g.max_tokens;
-    if (g.temperature.has_value()) inference["temperature"] = *g.temperature;
-    if (g.top_p.has_value()) inference["top_p"] = *g.top_p;
-    if (g.thinking_budget_tokens.has_value()) inference["thinking_budget_tokens"] = *g.thinking_budget_tokens;
-    if (g.disable_parallel_tool_use.has_value()) inference["disable_parallel_tool_use"] = *g.disable_parallel_tool_use;
-    EXPECT_EQ(inference, expected.at("inference"));
-    const ParsingOptions& p = request->parsing;
-    const Json stages[] = {nullptr, "start", "reasoning", "content"};
-    const Json parsing{{"parse_tool_calls", p.parse_tool_calls},
-                       {"tool_call_initial_stage", p.tool_call_initial_stage},
-                       {"parse_json_output", p.parse_json_output},
-                       {"reasoning_initial_stage", stages[static_cast<int>(p.reasoning_initial_stage)]},
-                       {"stop_sequences", p.stop_sequences}};
-    EXPECT_EQ(parsing, expected.at("parsing"));
-    if (expected.contains("custom_tool_names")) {
-      EXPECT_EQ(Json(request->custom_tool_names), expected.at("custom_tool_names"));
-    }
-  });
+void testing::check_settings(const Json& test) {
+  const auto request = parse_request(api_of(test), test.at("request").dump(), conversion_options(test));
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  const Json& expected = test.at("expect");
+  const Conversation& c = request->conversation;
+  const GenerationOptions& g = request->generation;
+  EXPECT_EQ(c.thinking, expected.at("thinking_mode"));
+  EXPECT_EQ(c.thinking ? Json(c.effort.name()) : Json(nullptr), expected.at("reasoning_effort"));
+  constexpr const char* kChoices[] = {"auto", "none", "required"};
+  EXPECT_EQ(kChoices[static_cast<int>(c.tool_choice)], expected.at("tool_choice"));
+  Json names = Json::array();
+  for (const Tool& tool : c.tools) names.push_back(tool.name);
+  EXPECT_EQ(names, expected.at("tool_names"));
+  EXPECT_EQ(c.response_format.kind == ResponseFormat::Kind::kJsonObject ? "json_object" : "text", expected.at("response_format"));
+  EXPECT_EQ(request->stream, expected.at("stream"));
+  EXPECT_EQ(request->model, expected.at("model"));
+  Json inference = Json::object();
+  if (g.max_tokens.has_value()) inference["max_tokens"] = *g.max_tokens;
+  if (g.temperature.has_value()) inference["temperature"] = *g.temperature;
+  if (g.top_p.has_value()) inference["top_p"] = *g.top_p;
+  if (g.thinking_budget_tokens.has_value()) inference["thinking_budget_tokens"] = *g.thinking_budget_tokens;
+  if (g.disable_parallel_tool_use.has_value()) inference["disable_parallel_tool_use"] = *g.disable_parallel_tool_use;
+  EXPECT_EQ(inference, expected.at("inference"));
+  const ParsingOptions& p = request->parsing;
+  const Json stages[] = {nullptr, "start", "reasoning", "content"};
+  const Json parsing{{"parse_tool_calls", p.parse_tool_calls},
+                     {"tool_call_initial_stage", p.tool_call_initial_stage},
+                     {"parse_json_output", p.parse_json_output},
+                     {"reasoning_initial_stage", stages[static_cast<int>(p.reasoning_initial_stage)]},
+                     {"stop_sequences", p.stop_sequences}};
+  EXPECT_EQ(parsing, expected.at("parsing"));
+  if (expected.contains("custom_tool_names")) {
+    EXPECT_EQ(Json(request->custom_tool_names), expected.at("custom_tool_names"));
+  }
 }
+
+namespace {
+
+TEST(Requests, RejectVectors) { testing::for_each_case("reject", 95, testing::check_reject); }
+
+TEST(Requests, SettingsVectors) { testing::for_each_case("settings", 18, testing::check_settings); }
 
 Json chat(Json more = Json::object()) {
   Json request{{"model", "m"}, {"messages", Json::array({Json{{"role", "user"}, {"content", "json"}}})}};
@@ -340,10 +343,12 @@ TEST(Errors, Bodies) {
   EXPECT_EQ(error_body(Api::kChat, error),
             R"({"error":{"message":"a.b: is 5","type":"invalid_request_error","param":"a.b","code":"invalid_request_error"}})");
   EXPECT_EQ(
-      error_body(Api::kMessages, ApiError::From(Status::ResourceExhausted("the queue is full"))),
-      R"({"type":"error","error":{"message":"the queue is full","type":"overloaded_error","param":null,"code":"overloaded_error"}})");
+      error_body(Api::kMessages, ApiError::From(Status::Unavailable("the queue is full"))),
+      R"({"type":"error","error":{"message":"the queue is full","type":"rate_limit_error","param":null,"code":"rate_limit_error"}})");
   EXPECT_EQ(ApiError::From(Status::Internal("x")).status, 500);
   EXPECT_EQ(ApiError::From(Status::OutOfRange("x")).status, 400);
+  EXPECT_EQ(ApiError::From(Status::ResourceExhausted("x")).status, 503);
+  EXPECT_EQ(ApiError::From(Status::FailedPrecondition("x")).status, 503);
   EXPECT_EQ(Json::parse(error_body(Api::kChat, ApiError::Invalid("{}", "\xff\n")))["error"]["message"], "\uFFFD\n");
 }
 

@@ -6,7 +6,7 @@
 
 #include "protocol/conversation_stream.h"
 #include "protocol/custom_tool_input.h"
-#include "protocol/vectors.h"
+#include "protocol/vector_checks.h"
 #include "tokenizer/official_tokenizer.h"
 
 namespace deepinfer {
@@ -135,19 +135,23 @@ Driven drive(const Json& test, size_t cut = 0) {
   return out;
 }
 
-TEST(Stream, Vectors) {
-  testing::for_each_case("stream", 45, [](const Json& test) {
-    const Json& expected = test.at("expect");
-    const nlohmann::json want = plain(joined(expected.at("sse")));
-    for (const size_t cut : {0, 1, 3}) {
-      if (cut != 0 && test.at("options").value("parse_json_output", false)) continue;
-      SCOPED_TRACE(cut);
-      const Driven got = drive(test, cut);
-      EXPECT_EQ(plain(joined(got.events)), want);
-      EXPECT_EQ(plain(got.body), plain(expected.at("final")));
-    }
-  });
+}  // namespace
+
+void testing::check_stream(const Json& test) {
+  const Json& expected = test.at("expect");
+  const nlohmann::json want = plain(joined(expected.at("sse")));
+  for (const size_t cut : {0, 1, 3}) {
+    if (cut != 0 && test.at("options").value("parse_json_output", false)) continue;
+    SCOPED_TRACE(cut);
+    const Driven got = drive(test, cut);
+    EXPECT_EQ(plain(joined(got.events)), want);
+    EXPECT_EQ(plain(got.body), plain(expected.at("final")));
+  }
 }
+
+namespace {
+
+TEST(Stream, Vectors) { testing::for_each_case("stream", 45, testing::check_stream); }
 
 /// What the events of a Chat stream add up to.
 Json fold_chat(const Json& events) {

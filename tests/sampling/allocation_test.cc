@@ -1,41 +1,16 @@
-// Counts what the whole test program allocates, so it has a file of its own. Sanitizers bring their own operator new, which pairs
-// with their own delete; replacing a part of them would be reported as a mismatch, so there is nothing to count there.
-
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <numeric>
 #include <random>
 
 #include "sampling/sampler.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define DI_COUNTS_ALLOCATIONS 0
-#else
-#define DI_COUNTS_ALLOCATIONS 1
-#endif
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}  // namespace
-
-#if DI_COUNTS_ALLOCATIONS
-void* operator new(size_t size) {
-  ++allocations;
-  if (void* p = std::malloc(size == 0 ? 1 : size)) return p;
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-#endif
+#include "testing/allocation_counter.h"
 
 namespace deepinfer {
 namespace {
 
 TEST(Sampler, DoesNotAllocateAfterConstruction) {
-  if (DI_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "sanitizers have their own operator new";
+  if (!testing::kCountsAllocations) GTEST_SKIP() << "sanitizers have their own operator new";
   constexpr int64_t kVocab = 5000;
   SamplingParams plain;
   SamplingParams greedy;
@@ -63,10 +38,10 @@ TEST(Sampler, DoesNotAllocateAfterConstruction) {
     const std::vector<uint32_t> mask((kVocab + 31) / 32, 0x7fffffffu);
     for (int64_t position = 3; position < 200; ++position) {
       for (float& z : logits) z = normal(random);
-      const int64_t before = allocations.load();
+      const int64_t before = testing::allocations_made();
       const int32_t token = sampler.sample(logits, position, mask);
       sampler.add_output(token);
-      EXPECT_EQ(allocations.load(), before);
+      EXPECT_EQ(testing::allocations_made(), before);
     }
   }
 }

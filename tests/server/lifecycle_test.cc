@@ -41,14 +41,14 @@ TEST(Disconnect, CancelsStreams) {
   for (const bool reset : {false, true}) {
     RawClient client(server.port());
     client.send(stream_request());
-    ASSERT_FALSE(client.read_some(5).empty());
+    ASSERT_FALSE(client.read_some().empty());
     EXPECT_EQ(running(server), 1);
     if (reset) {
       client.reset();
     } else {
       client.close();
     }
-    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3)) << reset;
+    EXPECT_TRUE(eventually([&] { return server.quiet(); })) << reset;
   }
   EXPECT_EQ(server.application().metrics().disconnects, 2);
   EXPECT_EQ(server.engine().stats().finished[static_cast<size_t>(FinishReason::kCancelled)], 2);
@@ -66,7 +66,7 @@ TEST(Disconnect, CancelsAnswersInOnePiece) {
     client.send(request);
     ASSERT_TRUE(eventually([&] { return running(server) > 0; })) << client.receive().body;
     client.close();
-    EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+    EXPECT_TRUE(eventually([&] { return server.quiet(); }));
   }
 }
 
@@ -77,7 +77,7 @@ TEST(Disconnect, IsSeenBehindPipelinedRequests) {
               request_text("GET", "/health"));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   client.close();
-  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 3));
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
 TEST(Disconnect, WhileWaiting) {
@@ -86,12 +86,12 @@ TEST(Disconnect, WhileWaiting) {
   TestServer server(options);
   RawClient first(server.port());
   first.send(stream_request());
-  ASSERT_FALSE(first.read_some(5).empty());
+  ASSERT_FALSE(first.read_some().empty());
   RawClient second(server.port());
   second.send(stream_request());
   ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
   second.close();
-  EXPECT_TRUE(eventually([&] { return server.engine().stats().waiting == 0; }, 3));
+  EXPECT_TRUE(eventually([&] { return server.engine().stats().waiting == 0; }));
   EXPECT_EQ(running(server), 1);
 }
 
@@ -106,8 +106,8 @@ TEST(Stream, SlowReaderHoldsNothingUp) {
   slow.send(stream_request());
   // The engine goes on without the reader, and others are served.
   EXPECT_EQ(call(server.port(), "GET", "/health").status, 200);
-  EXPECT_TRUE(eventually([&] { return running(server) == 0; }, 30));
-  const HttpReply reply = slow.receive(false, 60);
+  EXPECT_TRUE(eventually([&] { return running(server) == 0; }));
+  const HttpReply reply = slow.receive();
   EXPECT_TRUE(reply.complete);
   int64_t tokens = 0;
   for (const auto& event : testing::parse_sse(reply.body)) {
@@ -129,7 +129,7 @@ TEST(Stream, WhoNeverReadsIsLeft) {
   ::setsockopt(client.fd(), SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
   client.send(stream_request({{"max_tokens", 300'000}, {"n", 8}}));
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
-  EXPECT_TRUE(eventually([&] { return server.quiet(); }, 20));
+  EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
 TEST(Stream, PingsWhileNothingComes) {
@@ -159,12 +159,12 @@ TEST(Stream, TokensArriveAsTheyAreMade) {
   int pieces = 0;
   std::string text;
   while (text.find("[DONE]") == std::string::npos) {
-    const std::string piece = client.read_some(5);
+    const std::string piece = client.read_some();
     ASSERT_FALSE(piece.empty());
     text += piece;
     ++pieces;
   }
-  EXPECT_GE(pieces, 8);
+  EXPECT_GE(pieces, 3) << "not all at once, however seldom this thread gets to run";
 }
 
 TEST(Load, FullQueueIs429) {
@@ -191,6 +191,31 @@ TEST(Load, FullQueueIs429) {
   EXPECT_TRUE(eventually([&] { return server.quiet(); }));
 }
 
+TEST(Load, LargerThanTheCacheIs400) {
+  // However full or empty the queue is: later it would not fit either.
+  TestServerOptions options = endless();
+  options.fake.pages = 4;
+  options.engine.max_num_seqs = 1;
+  options.engine.max_queued_requests = 2;
+  TestServer server(options);
+  const auto too_large = [&](const char* path, const Json& more) {
+    const HttpReply reply = call(server.port(), "POST", path, chat_body("hi", more));
+    EXPECT_EQ(reply.status, 400) << path << reply.body;
+    EXPECT_EQ(reply.header("retry-after"), "");
+    EXPECT_EQ(reply.json()["error"]["type"], "invalid_request_error");
+    EXPECT_NE(reply.body.find("the KV cache has 4 of 128 tokens"), std::string::npos) << reply.body;
+  };
+  too_large("/v1/chat/completions", {{"max_tokens", 600}});
+  too_large("/v1/messages", {{"max_tokens", 600}});
+  RawClient first(server.port()), second(server.port());
+  first.send(stream_request({{"max_tokens", 400}}));
+  ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
+  second.send(stream_request({{"max_tokens", 400}}));
+  ASSERT_TRUE(eventually([&] { return server.engine().stats().waiting == 1; }));
+  too_large("/v1/chat/completions", {{"max_tokens", 600}});
+  EXPECT_EQ(server.engine().stats().refused, 0);
+}
+
 TEST(Load, ConcurrencyLimit) {
   TestServerOptions options = endless();
   options.server.max_concurrent_requests = 2;
@@ -208,7 +233,7 @@ TEST(Load, ConcurrencyLimit) {
 
 TEST(Drain, RunningRequestsFinish) {
   TestServerOptions options = endless(40);
-  options.fake.tokens = 40;
+  options.fake.tokens = 120;  // three seconds, in which the rest of the test has its place
   options.server.admin_port = 0;
   TestServer server(options);
   RawClient idle(server.port()), busy(server.port());
@@ -218,7 +243,7 @@ TEST(Drain, RunningRequestsFinish) {
   ASSERT_TRUE(eventually([&] { return running(server) == 1; }));
   std::thread waiter([&] { server.server().wait(); });
   EXPECT_EQ(call(server.server().admin_port(), "POST", "/drain").status, 200);
-  EXPECT_TRUE(idle.ended(2));
+  EXPECT_TRUE(idle.ended());
   const HttpReply refused = call(server.port(), "POST", "/v1/chat/completions", chat_body("hi"));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.header("retry-after"), "1");
@@ -250,33 +275,73 @@ TEST(Drain, AfterTheTimeRequestsAreCancelled) {
   waiter.join();
 }
 
-int64_t open_descriptors() {
+/// Entries of a folder of /proc/self: "fd" are the open descriptors, "task" the threads.
+int64_t entries(const char* name) {
   int64_t count = 0;
-  DIR* dir = ::opendir("/proc/self/fd");
+  DIR* dir = ::opendir((std::string("/proc/self/") + name).c_str());
   while (::readdir(dir) != nullptr) ++count;
   ::closedir(dir);
   return count;
 }
 
+// What its loops hold must not hold the loops: an event loop that stays costs descriptors.
+TEST(Server, TakesItsLoopsWithIt) {
+  { const TestServer warm; }
+  const int64_t descriptors = entries("fd"), threads = entries("task");
+  for (int i = 0; i < 30; ++i) {
+    TestServerOptions options = endless(0);
+    if (i % 3 == 2) options.server.host = "not-an-address";  // it ends before its threads have begun
+    try {
+      TestServer server(options);
+      RawClient client(server.port());
+      client.send(stream_request({{"n", 4}}));
+      if (i % 3 == 1) client.read_some();
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(i % 3, 2);
+    }
+  }
+  EXPECT_EQ(entries("fd"), descriptors);
+  EXPECT_EQ(entries("task"), threads);
+}
+
+// CASES 18: requests of every format, whole and broken off, from clients that stay and clients that leave in every state.
 TEST(Soak, NothingIsLeftBehind) {
   TestServerOptions options = endless(200);
   options.fake.tokens = 20;
+  options.engine.max_num_seqs = 8;  // so that some wait
   TestServer server(options);
   call(server.port(), "GET", "/health");
   ASSERT_TRUE(eventually([&] { return server.application().metrics().connections == 0; }));
-  const int64_t before = open_descriptors();
+  const int64_t descriptors = entries("fd"), threads = entries("task");
+  const std::string messages = R"({"model":"fake","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]})";
+  const std::vector<std::string> requests = {
+      stream_request(),
+      request_text("POST", "/v1/chat/completions", chat_body("hi", {{"n", 2}})),
+      request_text("POST", "/v1/messages", messages),
+      request_text("POST", "/v1/responses", R"({"model":"fake","input":"hi","stream":true})"),
+      request_text("POST", "/v1/completions", R"({"model":"fake","prompt":["a","b"],"max_tokens":9})"),
+      request_text("POST", "/v1/chat/completions", "{\"model\":") + request_text("GET", "/metrics"),
+      request_text("GET", "/nothing")};
+  std::vector<std::unique_ptr<RawClient>> clients(16);
   uint32_t random = 12345;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < 2000; ++i) {
     random = random * 1664525 + 1013904223;
-    RawClient client(server.port());
-    const std::string request =
-        (random >> 8) % 2 == 0 ? stream_request() : request_text("POST", "/v1/chat/completions", chat_body("hi"));
-    client.send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
-    if ((random >> 16) % 3 == 0) client.read_some(0.02);
-    if ((random >> 20) % 5 == 0) client.reset();
+    auto& client = clients[(random >> 4) % clients.size()];
+    if (client != nullptr && (random >> 20) % 5 == 0) client->reset();
+    if (client != nullptr && (random >> 21) % 5 == 1) client->half_close();
+    client = std::make_unique<RawClient>(server.port());
+    const std::string& request = requests[(random >> 8) % requests.size()];
+    client->send(request.substr(0, (random >> 9) % 4 == 0 ? (random >> 12) % request.size() : request.size()));
+    if ((random >> 16) % 16 == 0) client->read_some(0.02);
   }
-  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }, 20));
-  EXPECT_EQ(open_descriptors(), before);
+  clients.clear();
+  EXPECT_TRUE(eventually([&] { return server.quiet() && server.application().metrics().connections == 0; }));
+  EXPECT_EQ(entries("fd"), descriptors);
+  EXPECT_EQ(entries("task"), threads);
+  const EngineStats stats = server.engine().stats();
+  int64_t ended = 0;
+  for (const int64_t count : stats.finished) ended += count;
+  EXPECT_GE(ended, stats.submitted) << "every choice of every request";
   EXPECT_EQ(call(server.port(), "POST", "/v1/chat/completions", chat_body("hi")).status, 200);
 }
 

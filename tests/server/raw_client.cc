@@ -60,7 +60,7 @@ void RawClient::reset() {
 bool RawClient::send(std::string_view bytes) {
   while (!bytes.empty()) {
     pollfd p{fd_, POLLOUT, 0};
-    if (::poll(&p, 1, 20'000) <= 0) return false;
+    if (::poll(&p, 1, static_cast<int>(kPatience * 1000)) <= 0) return false;
     const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count < 0) return false;
     bytes.remove_prefix(static_cast<size_t>(count));
@@ -78,8 +78,13 @@ std::string RawClient::read_some(double seconds, size_t limit) {
   return piece;
 }
 
-bool RawClient::ended(double seconds) {
-  const auto last = Clock::now() + std::chrono::duration<double>(seconds);
+bool RawClient::quiet(double seconds) const {
+  pollfd p{fd_, POLLIN, 0};
+  return ::poll(&p, 1, static_cast<int>(seconds * 1000)) == 0;
+}
+
+bool RawClient::ended() {
+  const auto last = Clock::now() + std::chrono::duration<double>(kPatience);
   while (Clock::now() < last) {
     pollfd p{fd_, POLLIN, 0};
     if (::poll(&p, 1, 50) <= 0) continue;
@@ -89,8 +94,8 @@ bool RawClient::ended(double seconds) {
   return false;
 }
 
-HttpReply RawClient::receive(bool head, double seconds) {
-  const auto last = Clock::now() + std::chrono::duration<double>(seconds);
+HttpReply RawClient::receive(bool head) {
+  const auto last = Clock::now() + std::chrono::duration<double>(kPatience);
   const auto more = [&] {
     const double left = std::chrono::duration<double>(last - Clock::now()).count();
     if (left <= 0) return false;

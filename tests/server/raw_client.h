@@ -21,6 +21,9 @@ struct HttpReply {
   nlohmann::json json() const;
 };
 
+/// How long tests wait for what must come. Nothing is measured against it: it ends tests that would hang.
+inline constexpr double kPatience = 120;
+
 /// A blocking socket to 127.0.0.1 on which tests send what they like.
 class RawClient {
  public:
@@ -32,11 +35,13 @@ class RawClient {
   /// False: the peer has closed or reset the connection.
   bool send(std::string_view bytes);
   /// The next reply. `head`: of a HEAD request.
-  HttpReply receive(bool head = false, double seconds = 20);
+  HttpReply receive(bool head = false);
   /// Whatever comes next, at most `limit` bytes; empty at the end or after the time.
-  std::string read_some(double seconds, size_t limit = 1 << 16);
+  std::string read_some(double seconds = kPatience, size_t limit = 1 << 16);
+  /// Nothing has come, and the peer has not left, for so long.
+  bool quiet(double seconds) const;
   /// Waits for the peer to end the connection.
-  bool ended(double seconds = 10);
+  bool ended();
   void half_close();
   /// Closes with a reset.
   void reset();
@@ -65,8 +70,8 @@ std::vector<SseEvent> parse_sse(const std::string& text);
 
 /// Waits until `condition` holds; false after the time.
 template <typename Condition>
-bool eventually(Condition condition, double seconds = 10) {
-  const auto last = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+bool eventually(Condition condition) {
+  const auto last = std::chrono::steady_clock::now() + std::chrono::duration<double>(kPatience);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > last) return false;
     struct timespec pause = {0, 2'000'000};

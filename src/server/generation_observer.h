@@ -1,0 +1,53 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "deepinfer/output.h"
+#include "server/metrics.h"
+
+namespace deepinfer::server {
+
+/// What the log tells about a generation.
+struct GenerationSummary {
+  std::string model;
+  int64_t prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+  int64_t foreign_markers = 0;  ///< doubled-bar tool markers in the answers (spec/protocol §17.18)
+  std::string finish;           ///< of the choice that ended last; empty: it was cut short
+};
+
+/// Watches the outputs of one generation: what it used and when its tokens came. One thread at a time.
+///
+///   arrival -> submission -> queue -> first token of any choice -> last token -> end
+///              |<------- queue + prefill ------->|<--- decode --->|
+class GenerationObserver {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// `prompts`: requests of the engine, all submitted now.
+  GenerationObserver(Metrics* metrics, Clock::time_point arrival, size_t prompts);
+
+  void take(const Output& output, size_t prompt);
+  /// Nothing more will come: tells the metrics, once for each prompt.
+  void end();
+
+  GenerationSummary& summary() { return summary_; }
+  const GenerationSummary& summary() const { return summary_; }
+
+ private:
+  struct Prompt {
+    Usage usage;
+    std::optional<Clock::time_point> first, last;                ///< tokens of any choice
+    std::vector<std::optional<Clock::time_point>> last_of_each;  ///< by choice
+  };
+
+  Metrics* metrics_;
+  Clock::time_point arrival_, submission_;
+  std::vector<Prompt> prompts_;
+  GenerationSummary summary_;
+};
+
+}  // namespace deepinfer::server
