@@ -52,6 +52,15 @@ void EngineFlags::add_to(CLI::App& c, EngineUse use) {
                  "Waiting requests, beyond which new ones are refused (default: 8192)"),
        schedule);
   }
+  in(c.add_option(
+          "--speculative-config", speculative_config,
+          R"(Speculative decoding, as {"method":"dspark","num_speculative_tokens":5,"mode":"variable"}; mode: fixed, variable or off)")
+         ->type_name("JSON")
+         ->check([](const std::string& text) {
+           const Status status = EngineOptions{}.apply_speculative_config(text);
+           return status.ok() ? std::string() : std::string(status.message());
+         }),
+     schedule);
   in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
   add_cache_flags(c, use);
 }
@@ -101,6 +110,7 @@ EngineOptions EngineFlags::to_options(EngineOptions base) const {
   if (replay.has_value()) o.replay = parse_replay_mode(*replay).value_or(o.replay);
   if (decoder_replay.has_value()) o.decoder_replay = parse_decoder_replay(*decoder_replay).value_or(o.decoder_replay);
   take(decoder_keep_tokens, o.decoder_keep_tokens);
+  if (speculative_config.has_value()) (void)o.apply_speculative_config(*speculative_config);  // checked when it was parsed
   if (no_async) o.async_scheduling = false;
   take(max_queued_requests, o.max_queued_requests);
   return o;

@@ -33,6 +33,7 @@ struct EngineFlags {
   std::optional<std::string> replay;
   std::optional<std::string> decoder_replay;
   std::optional<int64_t> decoder_keep_tokens;
+  std::optional<std::string> speculative_config;
   bool no_async = false;
   std::optional<int64_t> max_queued_requests;
 

@@ -1,5 +1,6 @@
 #include "common/slice_model.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string slice_config(int64_t experts) {
+std::string slice_config(int64_t experts, int64_t draft_stages) {
   std::ifstream file(std::string(DEEPINFER_SOURCE_DIR) + "/tests/data/released_config.json");
   auto json = nlohmann::ordered_json::parse(file);
   auto& t = json["text_config"];
@@ -29,9 +30,12 @@ std::string slice_config(int64_t experts) {
   t["engram_vocab_size"] = 100000;
   t["vocab_size"] = 4096;
   t["engram_compressed_vocab_size"] = 4096;
-  t["num_nextn_predict_layers"] = 0;
+  t["num_nextn_predict_layers"] = draft_stages;
   t["dspark_noise_token_id"] = 0;
   t["dspark_target_layer_ids"] = nlohmann::ordered_json::array();
+  if (draft_stages > 0) t["dspark_target_layer_ids"] = {2, 3, 4};
+  for (int64_t s = 0; s < draft_stages; ++s) t["compress_ratios"].push_back(0);
+  if (draft_stages > 0) t["dspark_n_routed_experts"] = std::min<int64_t>(experts, 128);
   t["n_routed_experts"] = experts;
   // The table has the sum of the first primes from engram_vocab_size on as rows (spec/backbone §5.2).
   ModelConfig primes;
@@ -54,8 +58,8 @@ T must(Result<T> r) {
 
 }  // namespace
 
-SliceModel make_slice_model(const std::string& directory, int64_t experts, int threads) {
-  const std::string config_text = slice_config(experts);
+SliceModel make_slice_model(const std::string& directory, int64_t experts, int threads, int64_t draft_stages) {
+  const std::string config_text = slice_config(experts, draft_stages);
   const ModelConfig config = must(ModelConfig::Parse(config_text, "slice"));
   const auto existing = read_text_file(directory + "/config.json", 1 << 20);
   if (!existing || *existing != config_text) {

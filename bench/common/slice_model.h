@@ -21,6 +21,7 @@ struct SliceModel {
 inline constexpr const char* kSliceLayers = "5 (window+Engram, Full ratio 2, Full ratio 1, Reindex, Reuse)";
 
 /// Writes the checkpoint to `directory` unless it is there already. Ends the program with a message when something fails.
-SliceModel make_slice_model(const std::string& directory, int64_t experts, int threads);
+/// `draft_stages`: of a DSpark module at true dimensions, with as many experts as the layers have, at most the release's 128.
+SliceModel make_slice_model(const std::string& directory, int64_t experts, int threads, int64_t draft_stages = 0);
 
 }  // namespace deepinfer::bench

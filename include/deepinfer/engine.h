@@ -82,6 +82,10 @@ struct EngineStats {
   int64_t prefix_queries = 0, prefix_hits = 0;                ///< in tokens
   int64_t evicted_pages = 0, expired_pages = 0;
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
+  // Speculative decoding.
+  int64_t drafts = 0;  ///< rounds: a sequence in a step with drafts
+  int64_t drafted_tokens = 0, accepted_tokens = 0;
+  std::array<int64_t, kMaxDraftTokens> drafted_at{}, accepted_at{};  ///< the same by position in the block
   StepTimes plan, publish, step;   ///< host planning, host publishing, device step
   StepTimes masks;                 ///< of structured outputs: filling one mask, on a thread of the host
   double mask_wait_seconds = 0;    ///< of these, what steps waited for at the end of their forward pass

@@ -31,6 +31,21 @@ enum class DecoderReplay : uint8_t {
 Result<DecoderReplay> parse_decoder_replay(std::string_view text);
 std::string_view decoder_replay_name(DecoderReplay mode);
 
+/// Speculative decoding with the checkpoint's DSpark draft module. Answers are the same bits in every mode
+/// (docs/guides/speculation.md).
+enum class SpeculationMode : uint8_t {
+  kOff,
+  kFixed,     ///< `num_speculative_tokens` drafts are verified in every step
+  kVariable,  ///< as many as the draft module's confidence and the measured cost of steps make worth while, often none
+};
+
+/// "off", "fixed" or "variable".
+Result<SpeculationMode> parse_speculation_mode(std::string_view text);
+std::string_view speculation_mode_name(SpeculationMode mode);
+
+/// Drafts of one sequence in one step at most, whatever the checkpoint.
+inline constexpr int64_t kMaxDraftTokens = 64;
+
 /// What an engine is made from. Sizes are bytes, times seconds. `validate` names the field, its value and the limit.
 struct EngineOptions {
   std::string model;            ///< checkpoint folder: config.json, tokenizer.json, safetensors
@@ -52,7 +67,8 @@ struct EngineOptions {
   DecoderReplay decoder_replay = DecoderReplay::kCompact;
   int64_t decoder_keep_tokens = 0;  ///< 0: sliding window + 2 x (draft block + 1), 140 for V4.1
 
-  int64_t num_speculative_tokens = -1;  ///< draft block, for decoder_keep_tokens; -1: the checkpoint's
+  SpeculationMode speculation = SpeculationMode::kOff;
+  int64_t num_speculative_tokens = -1;  ///< drafts per step and sequence at most; -1: the checkpoint's draft block
 
   bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
   int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers Unavailable
@@ -63,6 +79,8 @@ struct EngineOptions {
 
   /// Limits that need no model. Everything that depends on the model is checked by `Engine::Create`.
   Status validate() const;
+  /// The JSON of --speculative-config: {"method": "dspark", "num_speculative_tokens": 5, "mode": "variable"}.
+  Status apply_speculative_config(std::string_view json);
   /// Takes over the environment variables that DeepInfer documents, where they are set (docs/guides/engine.md has the table).
   /// An unknown value is an error that names the variable.
   Status apply_environment();

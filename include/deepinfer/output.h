@@ -41,6 +41,8 @@ struct Usage {
   int64_t replayed_tokens = 0;    ///< of these, run again to rebuild windows
   CacheMiss cache_miss = CacheMiss::kNone;
   int64_t preemptions = 0;
+  int64_t drafted_tokens = 0;           ///< drafts that were verified (speculative decoding), all choices together
+  int64_t accepted_tokens = 0;          ///< of these, drafts that turned out right
   std::optional<double> queue_seconds;  ///< from submission to the first step; none while it waits
   uint64_t seed = 0;                    ///< what was used
 };

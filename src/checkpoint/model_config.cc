@@ -48,7 +48,7 @@ constexpr std::array kTextFields = {
     IntField{"engram_compressed_vocab_size", "", &C::engram_compressed_vocab_size, 1, kMaxVocab, 1, Need::kEngram},
     IntField{"dspark_block_size", "", &C::dspark_block_size, 1, 64, 1, Need::kDraft},
     IntField{"dspark_noise_token_id", "", &C::dspark_noise_token_id, 0, kMaxVocab, 1, Need::kDraft},
-    IntField{"dspark_markov_rank", "", &C::dspark_markov_rank, 1, 1 << 14, 1, Need::kDraft},
+    IntField{"dspark_markov_rank", "", &C::dspark_markov_rank, 32, 1 << 14, 32, Need::kDraft},
     // 0 or absent: as in the backbone.
     IntField{"dspark_n_routed_experts", "", &C::dspark_n_routed_experts, 0, 65536, 1, Need::kOptional},
     IntField{"dspark_num_experts_per_tok", "dspark_n_activated_experts", &C::dspark_num_experts_per_tok, 0, 1024, 1,

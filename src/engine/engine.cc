@@ -44,7 +44,11 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
                                   config.dspark_block_size));
   }
   if (o.num_speculative_tokens < 0) o.num_speculative_tokens = config.dspark_block_size;
-  const int64_t keep = config.sliding_window + 2 * (o.num_speculative_tokens + 1);
+  if (o.speculation != SpeculationMode::kOff && config.num_nextn_predict_layers == 0)
+    return Err(Status::FailedPrecondition("{}: speculation needs a draft module, and the checkpoint has none", o.model));
+  if (o.num_speculative_tokens == 0) o.speculation = SpeculationMode::kOff;
+  // Of the checkpoint's block, not of what is drafted: results must not depend on that.
+  const int64_t keep = config.sliding_window + 2 * (config.dspark_block_size + 1);
   if (o.decoder_keep_tokens == 0) o.decoder_keep_tokens = keep;
   if (o.decoder_keep_tokens < config.sliding_window) {
     return Err(Status::OutOfRange("decoder_keep_tokens is {}, must be at least the sliding window, {}", o.decoder_keep_tokens,
@@ -60,7 +64,8 @@ class EngineImpl final : public Engine {
         loaded_(std::move(loaded)),
         cache_(std::move(cache)),
         windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
-        executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs),
+        executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs,
+                  {.mode = options_.speculation, .most = options_.num_speculative_tokens}),
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
         inbox_(std::make_shared<Inbox>()),
@@ -228,6 +233,8 @@ class EngineImpl final : public Engine {
     core.async = options_.async_scheduling;
     core.snapshots = options_.enable_prefix_caching && options_.window_snapshot_memory > 0;
     core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+    if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
+    core.max_draft_rows = core.prompt_logprob_rows;
     core.fingerprint = options_.model;
     return core;
   }

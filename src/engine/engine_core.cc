@@ -37,6 +37,7 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
       clock_(clock) {
   for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
   running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
+  draft_rows_ = options_.max_drafts * options_.limits.max_num_seqs;
 }
 
 EngineCore::~EngineCore() {
@@ -97,15 +98,6 @@ std::optional<double> EngineCore::next_deadline() const {
   return deadlines_.begin()->first;
 }
 
-std::shared_ptr<DeviceSequence> EngineCore::new_device_sequence(const ActiveRequest& request, int64_t choice) const {
-  SamplingParams params = request.request.sampling;
-  params.choice_index = static_cast<uint32_t>(choice);
-  auto device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size);
-  device->sampler.add_prompt(request.request.prompt);
-  if (request.form != nullptr) device->constraint.emplace(request.form);
-  return device;
-}
-
 void EngineCore::extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const {
   const auto page = static_cast<size_t>(options_.limits.page_positions);
   while ((keys.size() + 1) * page <= tokens.size()) {
@@ -158,6 +150,7 @@ bool EngineCore::plan_and_submit(double now) {
     step->command.after_idle = device_was_idle_;
     // Newcomers take their hits before anything is evicted for others.
     std::erase_if(plan_.rows, [&](const PlannedRows& rows) { return rows.admitted && !begin(at(rows.id), now); });
+    step->command.draft_rows = plan_.draft_rows;
     for (const PlannedRows& rows : plan_.rows) apply_rows(rows, step->command, now);
     if (step->command.rows.empty()) {
       spare_.push_back(std::move(step));
@@ -189,7 +182,10 @@ void EngineCore::build_view(double now) {
     v.due = s->request->due;
     v.scheduled = r.scheduled;
     // The last token of an answer need not run.
-    v.runnable = std::min(s->length() + r.drawing, s->prompt_tokens + s->request->max_tokens - 1);
+    v.limit = s->prompt_tokens + s->request->max_tokens - 1;
+    v.runnable = std::min(s->length() + r.drawing, v.limit);
+    v.ahead = r.ahead;
+    v.drafts = r.scheduled >= r.prompt_end ? options_.max_drafts : 0;
     v.prompt_end = r.prompt_end;
     v.pages = r.pages.size();
     const int64_t kept = s->replay->mode == ReplayMode::kBounded ? s->replay->hit / page : 0;
@@ -200,6 +196,7 @@ void EngineCore::build_view(double now) {
     v.in_flight = r.in_flight > 0;
     view_.running.push_back(v);
   }
+  view_.draft_rows = std::min(draft_rows_, options_.max_draft_rows);
   view_.available_pages = cache_->available();
   view_.free_places = static_cast<int64_t>(free_places_.size()) - reserved_places_;
   if (view_.free_places <= 0) return;
@@ -313,7 +310,7 @@ bool EngineCore::begin(Sequence& s, double now) {
   s.state = std::move(r);
   running_.push_back(&s);
   if (s.device == nullptr) {
-    s.device = new_device_sequence(*s.request, s.choice);
+    s.device = new_device_sequence(s);
     if (s.request->request.detokenize) {
       s.text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                      s.request->request.skip_special_tokens});
@@ -333,6 +330,19 @@ bool EngineCore::begin(Sequence& s, double now) {
     stats_.full_row_layers += s.prompt_tokens * options_.geometry.layers;
   }
   return true;
+}
+
+std::shared_ptr<DeviceSequence> EngineCore::new_device_sequence(const Sequence& s) const {
+  const Request& request = s.request->request;
+  SamplingParams params = request.sampling;
+  params.choice_index = static_cast<uint32_t>(s.choice);
+  AnswerEnd end{.eos = request.ignore_eos ? -1 : static_cast<int32_t>(options_.eos_token_id),
+                .stop_tokens = request.sampling.stop_token_ids,
+                .position = s.prompt_tokens + s.request->max_tokens};
+  auto device = std::make_shared<DeviceSequence>(std::move(params), options_.vocab_size, std::move(end));
+  device->sampler.add_prompt(request.prompt);
+  if (s.request->form != nullptr) device->constraint.emplace(s.request->form);
+  return device;
 }
 
 bool EngineCore::apply_rows(const PlannedRows& rows, StepCommand& command, double now) {
@@ -365,7 +375,7 @@ bool EngineCore::prepare_forks(Sequence& s, std::vector<Sequence*>& forks, doubl
     fork->keys = s.keys;
     fork->replay = s.replay;
     fork->window = s.window;
-    fork->device = new_device_sequence(*s.request, fork->choice);
+    fork->device = new_device_sequence(*fork);
     if (s.request->request.detokenize) {
       fork->text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                          s.request->request.skip_special_tokens});
@@ -400,6 +410,9 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
   out.device = s.device.get();
   out.first = rows.first;
   out.count = rows.count;
+  out.drafts = rows.drafts;
+  out.context_from =
+      std::max<int64_t>(0, r.prompt_end - options_.geometry.window - page);  // what a snapshot or the first draft sees
   out.begin = !r.begun;
   r.begun = true;
   if (out.begin) {
@@ -444,7 +457,8 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
   }
   if (options_.snapshots) {
     // Not below the hit: windows there are on their way through a replay.
-    const int64_t boundary = end / page * page;
+    const int64_t limit = s.prompt_tokens + s.request->max_tokens - 1;
+    const int64_t boundary = std::min(end + r.ahead + rows.drafts, std::max(end, limit)) / page * page;
     if (boundary > rows.first && boundary >= std::max(s.prompt_tokens / page * page, s.replay->hit)) {
       const auto key = static_cast<size_t>(boundary / page) - 1;
       if (key >= s.keys.size() || !windows_->contains(s.keys[key], now)) out.save_at = boundary;
@@ -452,6 +466,7 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
   }
   ++r.in_flight;
   r.scheduled = end;
+  r.ahead += rows.drafts;
   command.rows.push_back(std::move(out));
 }
 

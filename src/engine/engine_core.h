@@ -26,8 +26,10 @@ struct CoreOptions {
   double priority_interval = 10;
   bool async = true;
   bool snapshots = true;
-  int64_t prompt_logprob_rows = 256;  ///< rows a step of a request that wants prompt log-probs: their logits are all kept
-  std::string fingerprint;            ///< of model and numerics: pages of another one are never hit
+  int64_t max_drafts = 0;                     ///< verified per sequence and step; 0: no speculative decoding
+  int64_t max_draft_rows = int64_t{1} << 20;  ///< verified per step: their logits are all kept
+  int64_t prompt_logprob_rows = 256;          ///< rows a step of a request that wants prompt log-probs: their logits are all kept
+  std::string fingerprint;                    ///< of model and numerics: pages of another one are never hit
 };
 
 /// What the engine does with time: for timelines.
@@ -112,14 +114,14 @@ class EngineCore {
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);
-  std::shared_ptr<DeviceSequence> new_device_sequence(const ActiveRequest& request, int64_t choice) const;
   void extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const;
 
   // engine_results.cc: results
   void commit(double now);
   static Sequence::Running& running_part(Sequence& sequence);
   void take_prompt_logprobs(Sequence& sequence, int64_t first, std::span<PositionLogprobs> logprobs);
-  void take_token(Sequence& sequence, int32_t token, const PositionLogprobs* logprobs);
+  void take_draw(const StepDraw& draw, const DrawResult& drawn, StepResult& result);
+  void take_token(Sequence& sequence, int32_t token, PositionLogprobs* logprobs);
   void publish_pages(Sequence& sequence, int64_t computed, double now);
   void keep_window(const Sequence& sequence, int64_t position, std::shared_ptr<CachedWindow> window, double now);
   void finish(Sequence& sequence, FinishReason reason, Output output);
@@ -128,6 +130,7 @@ class EngineCore {
   void erase(Sequence& sequence);
   void fail_command(const StepCommand& command, const Status& status);
   Output start_output(const Sequence& sequence) const;
+  std::shared_ptr<DeviceSequence> new_device_sequence(const Sequence& sequence) const;
 
   Sequence& at(SequenceId id) { return *sequences_.at(id); }
   double measure() const { return clock_ != nullptr ? clock_() : 0; }
@@ -159,6 +162,7 @@ class EngineCore {
   std::vector<Sequence*> forks_;  ///< scratch
   bool device_was_idle_ = true;
   int64_t stuck_turns_ = 0;
+  int64_t draft_rows_ = 0;  ///< what the device last found worth planning
   double device_end_ = 0;
   EngineStats stats_;
 };

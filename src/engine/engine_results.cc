@@ -21,12 +21,13 @@ void EngineCore::commit(double now) {
   device_end_ = result.end;
 
   for (const StepDraw& draw : command.draws) --running_part(at(draw.sequence)).drawing;
+  for (const StepRows& rows : command.rows) running_part(at(rows.sequence)).ahead -= rows.drafts;
   if (!result.status.ok()) {
     fail_command(command, result.status);
   } else {
     size_t prompt_logprob = 0;
     size_t window = 0;
-    size_t logprob = 0;
+    draft_rows_ = result.draft_rows;
     for (const StepRows& rows : command.rows) {
       Sequence& s = at(rows.sequence);
       if (rows.prompt_logprobs >= 0) {
@@ -36,14 +37,11 @@ void EngineCore::commit(double now) {
         prompt_logprob += static_cast<size_t>(count);
       }
     }
-    for (size_t i = 0; i < command.draws.size(); ++i) {
-      const StepDraw& draw = command.draws[i];
-      const PositionLogprobs* logprobs = draw.logprobs >= 0 ? &result.logprobs[logprob++] : nullptr;
-      take_token(at(draw.sequence), result.tokens[i], logprobs);
-    }
-    for (const StepRows& rows : command.rows) {
+    for (size_t i = 0; i < command.draws.size(); ++i) take_draw(command.draws[i], result.draws[i], result);
+    for (size_t i = 0; i < command.rows.size(); ++i) {
+      const StepRows& rows = command.rows[i];
       Sequence& s = at(rows.sequence);
-      publish_pages(s, rows.first + rows.count, now);
+      publish_pages(s, result.ends[i], now);
       if (rows.save_at >= 0) keep_window(s, rows.save_at, std::move(result.windows[window++]), now);
     }
   }
@@ -54,7 +52,7 @@ void EngineCore::commit(double now) {
   for (const StepRows& rows : command.rows) settle(rows.sequence);
   const double end = measure();
   if (recorder_) {
-    const auto rows = static_cast<int64_t>(command.tokens.size());
+    const int64_t rows = result.rows;
     recorder_({EngineSpan::Kind::kDevice, command.number, result.begin, result.end, rows});
     recorder_({EngineSpan::Kind::kPublish, command.number, start, end, rows});
   }
@@ -99,9 +97,29 @@ void EngineCore::take_prompt_logprobs(Sequence& s, int64_t first, std::span<Posi
   s.request->stream->push(std::move(output));
 }
 
-void EngineCore::take_token(Sequence& s, int32_t token, const PositionLogprobs* logprobs) {
+void EngineCore::take_draw(const StepDraw& draw, const DrawResult& drawn, StepResult& result) {
+  Sequence& s = at(draw.sequence);
   if (s.finished) return;  // drawn for an answer that had ended already
-  const Request& request = s.request->request;
+  const int64_t accepted = std::max<int64_t>(0, drawn.count - 1);
+  running_part(s).scheduled += accepted;
+  if (drawn.drafted > 0) {
+    Usage& usage = s.request->usage;
+    usage.drafted_tokens += drawn.drafted;
+    usage.accepted_tokens += accepted;
+    ++stats_.drafts;
+    stats_.drafted_tokens += drawn.drafted;
+    stats_.accepted_tokens += accepted;
+    for (int64_t k = 0; k < drawn.drafted; ++k) ++stats_.drafted_at[static_cast<size_t>(k)];
+    for (int64_t k = 0; k < accepted; ++k) ++stats_.accepted_at[static_cast<size_t>(k)];
+  }
+  for (int64_t i = 0; i < drawn.count && !s.finished; ++i) {
+    const bool logprobs = draw.logprobs >= 0;
+    take_token(s, result.tokens[static_cast<size_t>(drawn.first + i)],
+               logprobs ? &result.logprobs[static_cast<size_t>(drawn.first_logprobs + i)] : nullptr);
+  }
+}
+
+void EngineCore::take_token(Sequence& s, int32_t token, PositionLogprobs* logprobs) {
   s.tokens.push_back(token);
   extend_keys(*s.request, s.tokens, s.keys);
   ++s.request->usage.completion_tokens;
@@ -110,15 +128,12 @@ void EngineCore::take_token(Sequence& s, int32_t token, const PositionLogprobs* 
 
   Output output = start_output(s);
   output.tokens.push_back(token);
-  if (logprobs != nullptr) output.logprobs.push_back(*logprobs);
+  if (logprobs != nullptr) output.logprobs.push_back(std::move(*logprobs));
   // spec/sampling §2.5: EOS, stop ids, stop strings, length, in this order.
   std::optional<FinishReason> reason;
-  const auto& stops = request.sampling.stop_token_ids;
-  if (token == options_.eos_token_id && !request.ignore_eos) {
+  if (s.device->end.at_token(token)) {
     reason = FinishReason::kStop;
-  } else if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
-    reason = FinishReason::kStop;
-    output.stop_reason = token;
+    if (token != s.device->end.eos) output.stop_reason = token;
   } else if (s.text.has_value() && s.text->push(token, output.text)) {
     reason = FinishReason::kStop;
     output.stop_reason = *s.text->stop();
@@ -279,8 +294,12 @@ void EngineCore::check_invariants() const {
   for (const int32_t place : free_places_) ++owners[static_cast<size_t>(place)];
   int64_t waiting = 0, running = 0, reserved = 0, preparing = 0;
   boost::unordered_flat_map<SequenceId, int32_t> reads;
+  boost::unordered_flat_map<SequenceId, int64_t> ahead;
   for (const auto& step : in_flight_) {
-    for (const StepRows& rows : step->command.rows) ++reads[rows.sequence];
+    for (const StepRows& rows : step->command.rows) {
+      ++reads[rows.sequence];
+      ahead[rows.sequence] += rows.drafts;
+    }
     for (const StepFork& fork : step->command.forks) ++reads[fork.sequence];
   }
   for (const auto& [id, s] : sequences_) {
@@ -303,9 +322,12 @@ void EngineCore::check_invariants() const {
     DI_CHECK(r->in_flight == in_flight, "sequence {}: {} commands in flight, counted {}", id, in_flight, r->in_flight);
     DI_CHECK(r->scheduled <= s->length() + r->drawing || s->finished, "sequence {}: {} scheduled of {}", id, r->scheduled,
              s->length());
-    DI_CHECK(r->appended <= r->pages.size(), "sequence {}: {} pages known of {}", id, r->appended, r->pages.size());
-    DI_CHECK(r->scheduled <= r->pages.size() * options_.limits.page_positions || r->scheduled == s->replay->from,
-             "sequence {}: {} scheduled in {} pages", id, r->scheduled, r->pages.size());
+    DI_CHECK(r->ahead == ahead[id], "sequence {}: {} drafts in flight, counted {}", id, ahead[id], r->ahead);
+    // A finished one may have a row too many planned, which the device leaves out.
+    const int64_t limit = std::max(r->scheduled, s->prompt_tokens + s->request->max_tokens - 1);
+    const int64_t reach = std::min(r->scheduled + r->ahead, limit);
+    DI_CHECK(reach <= r->pages.size() * options_.limits.page_positions || reach == s->replay->from || s->finished,
+             "sequence {}: {} scheduled and {} drafts in {} pages", id, r->scheduled, r->ahead, r->pages.size());
     reserved += r->reserved;
     if (std::holds_alternative<Sequence::Running>(s->state)) {
       ++running;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <unordered_map>
 
 #include "engine/step.h"
 
@@ -15,6 +16,8 @@ class FakeExecutor final : public Executor {
     /// The token that a sequence draws, from its number among the sequences of the engine and the position of the token. Not
     /// given: always token 10.
     std::function<int32_t(uint64_t sequence, int64_t position)> token;
+    /// How many drafts are accepted, of those that are offered behind the row before `position`. Not given: none.
+    std::function<int64_t(uint64_t sequence, int64_t position)> accepted;
     /// The step with this number fails; -1: none does.
     int64_t failing_step = -1;
   };
@@ -33,7 +36,8 @@ class FakeExecutor final : public Executor {
   Options options_;
   Job queue_[2];
   int queued_ = 0;
-  double free_at_ = 0;  ///< when the device has done what was submitted
+  std::unordered_map<uint64_t, int64_t> ends_;  ///< positions that each sequence has run
+  double free_at_ = 0;                          ///< when the device has done what was submitted
 };
 
 }  // namespace deepinfer

@@ -57,7 +57,7 @@ bool MaskThreads::fill_next() {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   MaskRow& r = rows_[row];
-  r.constraint->fill_mask(r.mask);
+  r.constraint->fill_draft_masks(r.drafts, r.masks);
   r.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   filled_[row].store(true, std::memory_order_release);
   filled_[row].notify_all();

@@ -11,11 +11,12 @@
 
 namespace deepinfer {
 
-/// The mask of one row of a step.
+/// The masks of one draw of a step: of its own row, and of the rows of its drafts.
 struct MaskRow {
   OutputConstraint* constraint = nullptr;
-  std::span<uint32_t> mask;
-  double seconds = 0;  ///< that filling it took
+  std::span<const int32_t> drafts;
+  std::span<uint32_t> masks;  ///< [drafts + 1, mask words]
+  double seconds = 0;         ///< that filling it took
 };
 
 /// Threads of the host that fill the masks of a step while the device runs it. One user, who may wait on several threads.

@@ -15,12 +15,13 @@ int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
 
 }  // namespace
 
-ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places)
+ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts)
     : model_(model),
       pool_(pool),
       states_(static_cast<size_t>(places)),
       mask_threads_(mask_thread_count(), places),
-      scratch_(static_cast<size_t>(pool->size())) {
+      scratch_(static_cast<size_t>(pool->size())),
+      policy_(drafts) {
   thread_ = std::thread([this] { work(); });
 }
 
@@ -84,6 +85,21 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   for (const StepRows& rows : command.rows) {
     if (rows.save_at >= 0) result.windows.push_back(std::make_shared<CachedWindow>());
   }
+  find_rows(command);
+  int64_t decoding = 0;
+  bool prompts = false;
+  for (size_t i = 0; i < live_.size(); ++i) {
+    decoding += live_[i].count > 0 && command.rows[i].draw_count > 0 ? 1 : 0;
+    prompts = prompts || command.rows[i].count > 1 || command.rows[i].draw_count != 1;
+  }
+  const DraftPolicy::Kind kind =
+      model_->has_draft() ? policy_.begin_step(decoding, command.draft_rows > 0) : DraftPolicy::Kind::kPlain;
+  const double start = step_clock();
+  if (kind == DraftPolicy::Kind::kDraft) {
+    result.status = draft(command);
+    if (!result.status.ok()) return;
+  }
+  const double drafted = step_clock();
   start_masks(command);
   const auto output = forward(command, result);
   if (!output) {
@@ -92,9 +108,18 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
     return;
   }
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
+  result.rows = static_cast<int64_t>(tokens_.size());
   prompt_logprobs(command, *output, result);
   draw(command, *output, result);
   finish_masks(result);
+  result.status = settle_drafts(command, kind, result);
+  if (!result.status.ok()) return;
+  if (!prompts && decoding > 0) {
+    int64_t tokens = 0;
+    for (const DrawResult& drawn : result.draws) tokens += drawn.count;
+    policy_.learn_step(decoding, result.rows, tokens, offers_.empty() ? 0 : drafted - start, step_clock() - drafted);
+  }
+  result.draft_rows = policy_.wanted();
   for (const StepRows& rows : command.rows) {
     result.status = run_forks(command, rows);
     if (!result.status.ok()) return;
@@ -121,31 +146,52 @@ Status ModelExecutor::begin(const StepCommand& command, const StepRows& rows) {
   return plan.decoder_start > 0 ? s.set_decoder_start(plan.decoder_start) : Status::Ok();
 }
 
+void ModelExecutor::find_rows(const StepCommand& command) {
+  live_.clear();
+  drafting_.clear();
+  offers_.clear();
+  draw_rows_.resize(command.draws.size());
+  for (size_t i = 0; i < command.rows.size(); ++i) {
+    const StepRows& rows = command.rows[i];
+    LiveRows live;
+    live.first = state(rows.place).length();
+    live.count = rows.device->ended ? 0 : rows.count;
+    for (int64_t d = 0; d < rows.draw_count; ++d) draw_rows_[static_cast<size_t>(rows.first_draw + d)] = i;
+    live_.push_back(live);
+  }
+}
+
 Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const StepResult& result) {
-  tokens_.assign(command.tokens.begin(), command.tokens.end());
+  tokens_.clear();
   sequences_.clear();
   logit_rows_.clear();
-  draw_logits_.clear();
-  prompt_logits_.clear();
-  int64_t row = 0;
   size_t window = 0;
-  for (const StepRows& rows : command.rows) {
+  size_t row = 0;
+  for (size_t i = 0; i < command.rows.size(); ++i) {
+    const StepRows& rows = command.rows[i];
+    LiveRows& live = live_[i];
     WindowSnapshot* save = rows.save_at >= 0 ? &result.windows[window++]->window : nullptr;
-    sequences_.push_back({&state(rows.place), rows.count, save, rows.save_at});
-    for (int64_t i = row; i < row + rows.count; ++i) {
-      int32_t& token = tokens_[static_cast<size_t>(i)];
-      if (token == kLastSampled) token = rows.device->last;
+    const auto given = std::span(command.tokens).subspan(row, static_cast<size_t>(rows.count));
+    row += given.size();
+    if (live.count == 0) continue;
+    const int64_t count = live.count + live.drafts;
+    // Of a sequence with drafts in flight the engine can only say where it may come by.
+    if (rows.save_at <= live.first || rows.save_at > live.first + count) save = nullptr;
+    live.row = static_cast<int64_t>(tokens_.size());
+    sequences_.push_back({&state(rows.place), count, save, rows.save_at});
+    for (const int32_t token : given) tokens_.push_back(token == kLastSampled ? rows.device->last : token);
+    if (live.drafts > 0) {
+      const auto drafts = draft_tokens_.begin() + live.offer * draft_width_;
+      tokens_.insert(tokens_.end(), drafts, drafts + live.drafts);
     }
-    const auto last = static_cast<int32_t>(row + rows.count - 1);
-    prompt_logits_.push_back(static_cast<int64_t>(logit_rows_.size()));
-    if (rows.prompt_logprobs >= 0) {
-      for (auto i = static_cast<int32_t>(row); i <= last; ++i) logit_rows_.push_back(i);
-    } else if (rows.draw_count > 0) {
-      logit_rows_.push_back(last);
-    }
-    for (int64_t i = 0; i < rows.draw_count; ++i) draw_logits_.push_back(static_cast<int64_t>(logit_rows_.size()) - 1);
-    row += rows.count;
+    const auto last = static_cast<int32_t>(live.row + live.count - 1);
+    live.logits = static_cast<int64_t>(logit_rows_.size());
+    const int32_t first = rows.prompt_logprobs >= 0 ? static_cast<int32_t>(live.row) : last;
+    if (rows.prompt_logprobs < 0 && rows.draw_count == 0) continue;
+    for (auto r = first; r <= last + live.drafts; ++r) logit_rows_.push_back(r);
+    live.draw_logits = live.logits + last - first;
   }
+  if (tokens_.empty()) return StepOutput{};
   StepBatch batch;
   batch.tokens = tokens_;
   batch.sequences = sequences_;
@@ -153,23 +199,38 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const Step
   return model_->forward(batch);
 }
 
+/// Masks of the rows that draw, drafts among them: they are known before the forward pass begins.
 void ModelExecutor::start_masks(const StepCommand& command) {
   const size_t words = static_cast<size_t>(model_->config().vocab_size + 31) / 32;
   mask_rows_.clear();
   draw_mask_.clear();
   draw_order_.clear();
-  for (const StepDraw& d : command.draws) {
-    const bool masked = d.device->constraint.has_value();
-    if (!masked) draw_order_.push_back(static_cast<int64_t>(draw_mask_.size()));
+  size_t rows = 0;
+  for (size_t i = 0; i < command.draws.size(); ++i) {
+    const LiveRows& live = live_[draw_rows_[i]];
+    DeviceSequence& device = *command.draws[i].device;
+    const bool masked = device.constraint.has_value() && live.count > 0;
+    if (!masked) draw_order_.push_back(static_cast<int64_t>(i));
     draw_mask_.push_back(masked ? static_cast<int64_t>(mask_rows_.size()) : -1);
-    if (masked) mask_rows_.push_back({&*d.device->constraint, {}, 0});
+    if (!masked) continue;
+    std::span<const int32_t> drafts;
+    if (live.drafts > 0) {
+      drafts = std::span<const int32_t>(draft_tokens_)
+                   .subspan(static_cast<size_t>(live.offer * draft_width_), static_cast<size_t>(live.drafts));
+    }
+    mask_rows_.push_back({.constraint = &*device.constraint, .drafts = drafts, .masks = {}, .seconds = 0});
+    rows += 1 + drafts.size();
   }
   if (mask_rows_.empty()) return;
   for (size_t i = 0; i < draw_mask_.size(); ++i) {
     if (draw_mask_[i] >= 0) draw_order_.push_back(static_cast<int64_t>(i));
   }
-  masks_.resize(std::max(masks_.size(), mask_rows_.size() * words));
-  for (size_t i = 0; i < mask_rows_.size(); ++i) mask_rows_[i].mask = std::span(masks_).subspan(i * words, words);
+  masks_.resize(std::max(masks_.size(), rows * words));
+  size_t at = 0;
+  for (MaskRow& row : mask_rows_) {
+    row.masks = std::span(masks_).subspan(at * words, (1 + row.drafts.size()) * words);
+    at += 1 + row.drafts.size();
+  }
   mask_threads_.start(mask_rows_);
 }
 
@@ -190,71 +251,82 @@ PositionLogprobs position_logprobs(std::span<const float> logits, int32_t token,
 }  // namespace
 
 void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, StepResult& result) {
-  const auto draws = static_cast<int64_t>(command.draws.size());
-  if (draws == 0) return;
-  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  result.tokens.resize(static_cast<size_t>(draws));
-  std::vector<size_t> logprob_of_draw(static_cast<size_t>(draws));
-  size_t logprobs = 0;
+  int64_t tokens = 0;
+  int64_t logprobs = 0;
   for (size_t i = 0; i < command.draws.size(); ++i) {
-    logprob_of_draw[i] = logprobs;
-    if (command.draws[i].logprobs >= 0) ++logprobs;
+    const LiveRows& live = live_[draw_rows_[i]];
+    const int64_t most = live.count > 0 ? 1 + live.drafts : 0;
+    result.draws.push_back({.first = tokens, .count = 0, .first_logprobs = logprobs, .drafted = live.drafts});
+    tokens += most;
+    if (command.draws[i].logprobs >= 0) logprobs += most;
   }
-  result.logprobs.resize(logprobs);
-  std::vector<int64_t> positions(static_cast<size_t>(draws));
-  for (const StepRows& rows : command.rows) {
-    for (int64_t i = 0; i < rows.draw_count; ++i) positions[static_cast<size_t>(rows.first_draw + i)] = rows.first + rows.count;
-  }
+  result.tokens.resize(static_cast<size_t>(tokens));
+  result.logprobs.resize(static_cast<size_t>(logprobs));
   std::atomic<double> waited = 0;
-  pool_->run(draws, [&](int64_t i, int thread) {
+  pool_->run(static_cast<int64_t>(command.draws.size()), [&](int64_t i, int thread) {
     const auto at = static_cast<size_t>(draw_order_[static_cast<size_t>(i)]);
-    const StepDraw& d = command.draws[at];
-    std::span<const uint32_t> mask;
+    const LiveRows& live = live_[draw_rows_[at]];
+    if (live.count == 0) return;
+    std::span<const uint32_t> masks;
     if (draw_mask_[at] >= 0) {
       const double start = step_clock();
       mask_threads_.wait(static_cast<size_t>(draw_mask_[at]));
       waited += step_clock() - start;
-      mask = mask_rows_[static_cast<size_t>(draw_mask_[at])].mask;
+      masks = mask_rows_[static_cast<size_t>(draw_mask_[at])].masks;
     }
-    const auto logits = output.logits.subspan(static_cast<size_t>(draw_logits_[at]) * vocab, vocab);
+    draw_tokens(command.draws[at], live, output.logits, masks, scratch_[static_cast<size_t>(thread)], result.draws[at], result);
+  });
+  result.mask_wait = waited;
+}
+
+/// Sample and match (dspark.md §6, rule B): each row's token is the very one that plain decoding draws there, from the same
+/// logits, noise, mask and counts; the next row counts only if its input turns out to be that token.
+void ModelExecutor::draw_tokens(const StepDraw& draw, const LiveRows& live, std::span<const float> logits,
+                                std::span<const uint32_t> masks, std::vector<float>& scratch, DrawResult& drawn,
+                                StepResult& result) {
+  DeviceSequence& device = *draw.device;
+  const auto vocab = static_cast<size_t>(model_->config().vocab_size);
+  const size_t words = (vocab + 31) / 32;
+  for (int64_t j = 0; j <= live.drafts; ++j) {
+    const auto row = logits.subspan(static_cast<size_t>(live.draw_logits + j) * vocab, vocab);
+    const int64_t position = live.first + live.count + j;
+    const auto mask = masks.empty() ? masks : masks.subspan(static_cast<size_t>(j) * words, words);
     int32_t token = -1;
     if (const auto only = only_token(mask)) {
       token = *only;  // what any sampling would draw
     } else {
       // Samplers change logits in place, and several may draw from one row.
-      std::vector<float>& scratch = scratch_[static_cast<size_t>(thread)];
-      scratch.assign(logits.begin(), logits.end());
-      token = d.device->sampler.sample(scratch, positions[at], mask);
+      scratch.assign(row.begin(), row.end());
+      token = device.sampler.sample(scratch, position, mask);
     }
-    d.device->sampler.add_output(token);
-    if (d.device->constraint.has_value()) {
-      OutputConstraint& constraint = *d.device->constraint;
-      // An answer that has ended may have a row more, which is dropped.
-      DI_CHECK(constraint.accept(token) || constraint.ended(), "token {} was drawn under a mask without it", token);
-    }
-    d.device->last = token;
-    result.tokens[at] = token;
-    if (d.logprobs >= 0) result.logprobs[logprob_of_draw[at]] = position_logprobs(logits, token, d.logprobs);
-  });
-  result.mask_wait = waited;
+    if (device.constraint.has_value())
+      DI_CHECK(device.constraint->accept(token), "token {} was drawn under a mask without it", token);
+    device.sampler.add_output(token);
+    device.last = token;
+    device.ended = device.end.at_token(token) || position + 1 >= device.end.position;
+    result.tokens[static_cast<size_t>(drawn.first + j)] = token;
+    if (draw.logprobs >= 0)
+      result.logprobs[static_cast<size_t>(drawn.first_logprobs + j)] = position_logprobs(row, token, draw.logprobs);
+    drawn.count = j + 1;
+    if (device.ended || j == live.drafts || tokens_[static_cast<size_t>(live.row + live.count + j)] != token) return;
+  }
 }
 
 void ModelExecutor::prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result) {
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
-  int64_t row = 0;
   for (size_t i = 0; i < command.rows.size(); ++i) {
     const StepRows& rows = command.rows[i];
-    if (rows.prompt_logprobs >= 0) {
+    const int64_t row = live_[i].row;
+    if (rows.prompt_logprobs >= 0 && live_[i].count > 0) {
       const int64_t count = rows.count - (rows.next_token < 0 ? 1 : 0);
       const size_t first = result.prompt_logprobs.size();
       result.prompt_logprobs.resize(first + static_cast<size_t>(count));
       pool_->run(count, [&](int64_t j, int) {
         const int32_t next = j + 1 < rows.count ? tokens_[static_cast<size_t>(row + j + 1)] : rows.next_token;
-        const auto logits = output.logits.subspan(static_cast<size_t>(prompt_logits_[i] + j) * vocab, vocab);
+        const auto logits = output.logits.subspan(static_cast<size_t>(live_[i].logits + j) * vocab, vocab);
         result.prompt_logprobs[first + static_cast<size_t>(j)] = position_logprobs(logits, next, rows.prompt_logprobs);
       });
     }
-    row += rows.count;
   }
 }
 

@@ -19,6 +19,17 @@ Result<DecoderReplay> parse_decoder_replay(std::string_view text) {
   return Err(Status::InvalidArgument("decoder replay is \"{}\", must be compact or off", text));
 }
 
+std::string_view speculation_mode_name(SpeculationMode mode) {
+  return mode == SpeculationMode::kOff ? "off" : mode == SpeculationMode::kFixed ? "fixed" : "variable";
+}
+
+Result<SpeculationMode> parse_speculation_mode(std::string_view text) {
+  for (const SpeculationMode mode : {SpeculationMode::kOff, SpeculationMode::kFixed, SpeculationMode::kVariable}) {
+    if (text == speculation_mode_name(mode)) return mode;
+  }
+  return Err(Status::InvalidArgument("speculation mode is \"{}\", must be off, fixed or variable", text));
+}
+
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:

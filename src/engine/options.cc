@@ -50,7 +50,7 @@ Status EngineOptions::validate() const {
   DI_RETURN_IF_ERROR(check_count("window_snapshot_memory", window_snapshot_memory, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_number("window_snapshot_ttl", window_snapshot_ttl, 0, 1e9));
   DI_RETURN_IF_ERROR(check_count("decoder_keep_tokens", decoder_keep_tokens, 0, kMaxTokens));
-  DI_RETURN_IF_ERROR(check_count("num_speculative_tokens", num_speculative_tokens, -1, 64));
+  DI_RETURN_IF_ERROR(check_count("num_speculative_tokens", num_speculative_tokens, -1, kMaxDraftTokens));
   DI_RETURN_IF_ERROR(check_count("max_queued_requests", max_queued_requests, 1, 10'000'000));
   return check_number("priority_interval", priority_interval, 0, 1e6);
 }
@@ -71,7 +71,14 @@ Status EngineOptions::apply_environment() {
     return Status::Ok();
   };
   DI_RETURN_IF_ERROR(count("DEEPINFER_YOCO_PREFILL_KEEP_TOKENS", decoder_keep_tokens, kMaxTokens));
-  return count("DEEPINFER_USE_NEXTN_DECODE", num_speculative_tokens, 64);
+  DI_RETURN_IF_ERROR(count("DEEPINFER_USE_NEXTN_DECODE", num_speculative_tokens, kMaxDraftTokens));
+  if (const char* text = std::getenv("DEEPINFER_ENABLE_MTP_VARLEN"); text != nullptr) {
+    const std::string_view value = text;
+    if (value != "0" && value != "1")
+      return Status::InvalidArgument("DEEPINFER_ENABLE_MTP_VARLEN is \"{}\", must be 0 or 1", value);
+    speculation = value == "1" ? SpeculationMode::kVariable : SpeculationMode::kOff;
+  }
+  return Status::Ok();
 }
 
 }  // namespace deepinfer

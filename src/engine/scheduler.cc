@@ -28,6 +28,7 @@ class Planner {
     plan_.preempt.clear();
     plan_.rows.clear();
     plan_.starved = 0;
+    plan_.draft_rows = 0;
     order_.resize(view.running.size());
     for (size_t i = 0; i < order_.size(); ++i) order_[i] = i;
     std::sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
@@ -41,6 +42,7 @@ class Planner {
       const RunningView& s = view_.running[i];
       if (s.scheduled >= s.prompt_end) extend(i);
     }
+    if (view_.draft_rows > 0 && plan_.preempt.empty() && plan_.starved == 0) offer_drafts();
     for (const size_t i : order_) {
       const RunningView& s = view_.running[i];
       if (s.scheduled < s.prompt_end) extend(i);
@@ -57,7 +59,7 @@ class Planner {
     if (count <= 0) return;
     const int64_t end = s.scheduled + count;
     const int64_t extra = s.scheduled < s.prompt_end && end >= s.prompt_end ? s.extra_pages : 0;
-    const int64_t pages = std::max(s.pages, pages_for(end, limits_));
+    const int64_t pages = std::max(s.pages, pages_for(std::min(end + s.ahead, std::max(end, s.limit)), limits_));
     const int64_t need = pages - s.pages + extra;
     if (!make_room(i, need)) {
       if (gone_[i] == 0) ++plan_.starved;
@@ -67,6 +69,33 @@ class Planner {
     budget_ -= count;
     gone_[i] = 2;
     plan_.rows.push_back({.id = s.id, .first = s.scheduled, .count = count, .pages = pages, .admitted = false});
+    planned_.push_back(i);
+  }
+
+  /// Every row of the plan is a decoding sequence's own so far.
+  void offer_drafts() {
+    int64_t wanted = 0;
+    for (size_t r = 0; r < plan_.rows.size() && budget_ > 0; ++r) {
+      const RunningView& s = view_.running[planned_[r]];
+      PlannedRows& rows = plan_.rows[r];
+      const int64_t end = rows.first + rows.count;
+      int64_t drafts = std::min({s.drafts, s.limit - end, budget_});
+      if (drafts <= 0) continue;
+      // The last of them may need a page more.
+      const int64_t reach = std::min(end + s.ahead, s.limit);
+      const int64_t extra = std::max<int64_t>(0, pages_for(std::min(reach + drafts, s.limit), limits_) - rows.pages);
+      if (extra > available_) {
+        drafts = std::min(drafts, rows.pages * limits_.page_positions - reach);
+        if (drafts <= 0) continue;
+      } else {
+        available_ -= extra;
+        rows.pages += extra;
+      }
+      rows.drafts = drafts;
+      wanted += drafts;
+    }
+    plan_.draft_rows = std::min({wanted, view_.draft_rows, budget_});
+    budget_ -= plan_.draft_rows;
   }
 
   /// Takes pages from those due last until `need` are available. What a step that still runs reads comes free only later.
@@ -126,9 +155,10 @@ class Planner {
   StepPlan& plan_;
   int64_t budget_;
   int64_t available_;
-  int64_t later_ = 0;          ///< pages that come free when the step that runs now is over
-  std::vector<size_t> order_;  ///< of running, by due
-  std::vector<uint8_t> gone_;  ///< 1: preempted, 2: has its rows
+  int64_t later_ = 0;            ///< pages that come free when the step that runs now is over
+  std::vector<size_t> order_;    ///< of running, by due
+  std::vector<size_t> planned_;  ///< number in the view of each row of the plan, as far as they are running
+  std::vector<uint8_t> gone_;    ///< 1: preempted, 2: has its rows
 };
 
 }  // namespace
@@ -146,8 +176,11 @@ std::string StepPlan::to_string() const {
   if (!preempt.empty() && !rows.empty()) text += "; ";
   for (size_t i = 0; i < rows.size(); ++i) {
     const PlannedRows& r = rows[i];
-    fmt::format_to(out, "{}{}{}[{}+{}]", i == 0 ? "" : " ", r.admitted ? "+" : "", r.id, r.first, r.count);
+    fmt::format_to(out, "{}{}{}[{}+{}", i == 0 ? "" : " ", r.admitted ? "+" : "", r.id, r.first, r.count);
+    if (r.drafts > 0) fmt::format_to(out, "~{}", r.drafts);
+    text += ']';
   }
+  if (draft_rows > 0) fmt::format_to(out, " drafts {}", draft_rows);
   if (starved > 0) fmt::format_to(out, "{}starved {}", text.empty() ? "" : "; ", starved);
   return text;
 }

@@ -35,6 +35,10 @@ struct RunningView {
   int64_t row_limit = std::numeric_limits<int64_t>::max();  ///< rows a step at most
   int64_t extra_pages = 0;  ///< pages needed beside its own in the step that ends its prompt (forks)
   bool in_flight = false;   ///< part of the step that runs now: its pages come free only after it
+  // Speculative decoding. Of a step that runs, only what it runs at least is known: `scheduled` counts one row for each.
+  int64_t ahead = 0;   ///< rows that the step that runs now may add to `scheduled`: drafts that it may accept
+  int64_t drafts = 0;  ///< drafts that it would like to have verified behind its own row
+  int64_t limit = std::numeric_limits<int64_t>::max();  ///< positions from here on are never run
 };
 
 /// A sequence that waits for a place, the first ones in order.
@@ -56,6 +60,7 @@ struct SchedulerView {
   std::vector<WaitingView> waiting;  ///< by due
   int64_t available_pages = 0;       ///< free, or held by the cache alone
   int64_t free_places = 0;
+  int64_t draft_rows = 0;  ///< drafts that are worth verifying in the next step, all sequences together
 };
 
 struct PlannedRows {
@@ -64,6 +69,7 @@ struct PlannedRows {
   int64_t count = 0;
   int64_t pages = 0;  ///< to be held when the step begins
   bool admitted = false;
+  int64_t drafts = 0;  ///< rows that may follow: the device drafts, and chooses how many it verifies
   friend bool operator==(const PlannedRows&, const PlannedRows&) = default;
 };
 
@@ -72,17 +78,18 @@ struct StepPlan {
   std::vector<SequenceId> preempt;
   std::vector<PlannedRows> rows;  ///< decoding sequences, then prompts, then newly admitted ones
   int64_t starved = 0;            ///< sequences that could not go on for want of pages
+  int64_t draft_rows = 0;         ///< the device's budget of drafts, all sequences together
 
-  int64_t row_count() const;
-  /// For people and for comparing runs: "preempt 7; 3[17+1] 4[64+128] +9[0+371]".
+  int64_t row_count() const;  ///< without drafts
+  /// For people and for comparing runs: "preempt 7; 3[17+1] 4[64+128] +9[0+371]", "3[17+1~5] 4[40+1~5] drafts 6".
   std::string to_string() const;
   friend bool operator==(const StepPlan&, const StepPlan&) = default;
 };
 
-/// Decodes first, then prompts under way in the order of service, then newcomers as long as rows, places and pages last. When
-/// pages run out, the running sequence that is due last of those without rows in this step gives its pages up. A newcomer is
-/// admitted when everything it is known to need fits beside what the running prompts still need, and never past one that waits
-/// longer.
+/// Decodes first, then their drafts as far as rows and pages are there without anybody giving any up, then prompts under way in
+/// the order of service, then newcomers as long as rows, places and pages last. When pages run out, the running sequence that is
+/// due last of those without rows in this step gives its pages up. A newcomer is admitted when everything it is known to need
+/// fits beside what the running prompts still need, and never past one that waits longer.
 StepPlan plan_step(const SchedulerView& view, const SchedulerLimits& limits);
 
 /// The same into an existing plan, whose memory is used again.

@@ -52,7 +52,8 @@ struct Sequence {
   struct Running {
     PageTable pages;
     int32_t place = -1;
-    int64_t scheduled = 0;   ///< positions below it have run or are about to
+    int64_t scheduled = 0;   ///< positions below it have run or are about to, whatever becomes of drafts
+    int64_t ahead = 0;       ///< drafts of the commands in flight: so many positions more may have run
     bool begun = false;      ///< the device's state is this sequence's
     int64_t appended = 0;    ///< pages that the device's state knows
     int64_t reserved = 0;    ///< further places kept for the other choices

@@ -24,6 +24,23 @@ void Model::run_attention(Step& step, int64_t layer) {
   // One table for everything in the layer, chosen by its ratio alone (spec §3.4).
   const RopeRows rotation = c.compress_ratio(layer) > 0 ? step.compressed_rope() : step.plain_rope();
 
+  attention_inputs(step, layer, w, rotation);
+
+  const int64_t source = source_of(layer);
+  if (source >= 0) {
+    if (c.is_index_source(layer)) run_indexer(step, layer, source);
+    step.observe("chosen", layer, b.chosen.data(), rows * c.index_topk);
+    step.observe("chosen_count", layer, b.chosen_count.data(), rows);
+  }
+  attend(step, layer, source);
+  commit_window(step, layer);
+  attention_output(step, w, rotation);
+}
+
+void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, const RopeRows& rotation) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  const int64_t rows = step.rows;
   const LinearOutput low[2] = {{w.wq_a, b.q_low.data()}, {w.wkv, b.kv.data()}};
   backend_->linear_fp8(b.u.data(), rows, low);
   backend_->rms_norm(b.q_low.data(), w.q_norm, c.rms_norm_eps, rows, c.q_lora_rank, b.q_low.data());
@@ -36,16 +53,12 @@ void Model::run_attention(Step& step, int64_t layer) {
   const LinearOutput q{w.wq_b, b.q.data()};
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
   backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
+}
 
-  const int64_t source = source_of(layer);
-  if (source >= 0) {
-    if (c.is_index_source(layer)) run_indexer(step, layer, source);
-    step.observe("chosen", layer, b.chosen.data(), rows * c.index_topk);
-    step.observe("chosen_count", layer, b.chosen_count.data(), rows);
-  }
-  attend(step, layer, source);
-  commit_window(step, layer);
-
+void Model::attention_output(Step& step, const BlockWeights& w, const RopeRows& rotation) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  const int64_t rows = step.rows;
   backend_->rope(b.o.data(), rotation, rows, c.num_attention_heads, c.head_dim, true);
   backend_->output_lora(b.o.data(), rows, w.wo_a, c.o_groups, b.o_low.data());
   const LinearOutput out{w.wo_b, b.out.data()};

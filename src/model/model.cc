@@ -13,7 +13,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
       config_(checkpoint_->config()),
       compressed_ids_(std::move(compressed_ids)),
       backend_(backend),
-      options_(options),
+      options_{std::max(options.rollback_slack, checkpoint_->config().dspark_block_size)},  // a whole block can be taken back
       weights_(bind_weights(*checkpoint_)),
       layout_(config_),
       plain_rope_(config_, false),
@@ -149,8 +149,9 @@ void Model::reserve_buffers(const Step& step) {
   b.index_weights.reserve_discard(rows * c.index_n_heads);
   b.chosen.reserve_discard(rows * c.index_topk);
   b.chosen_count.reserve_discard(rows);
-  b.experts.reserve_discard(rows * c.num_experts_per_tok);
-  b.expert_weights.reserve_discard(rows * c.num_experts_per_tok);
+  const int64_t active = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok);
+  b.experts.reserve_discard(rows * active);
+  b.expert_weights.reserve_discard(rows * active);
   b.engram_rows.reserve_discard(rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
   b.engram_e.reserve_discard(rows * c.engram_columns() * c.engram_head_dim);
   b.engram_kv.reserve_discard(rows * (n + 1) * hidden);
@@ -285,9 +286,7 @@ void Model::run_block(Step& step, int64_t layer) {
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
   tap_streams(step, layer);
 
-  // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
-  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, n, hidden, b.u.data());
-  backend_->rms_norm(b.u.data(), w.attn_norm, c.rms_norm_eps, step.rows, hidden, b.u.data());
+  collapse_and_norm(step, w.attn_norm);
   if (c.is_kv_source(layer)) run_compressor(step, layer, source_of(layer));
   // With the last global rows written, only positions that the decoder is asked for go on (spec §8.3).
   if (layer == c.first_decoder_layer()) narrow(step);
@@ -295,15 +294,29 @@ void Model::run_block(Step& step, int64_t layer) {
   if (rows == 0) return;
   backend_->hyper_mix(w.hc_attn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
   run_attention(step, layer);
+  finish_block(step, layer, w, c.num_experts_per_tok);
+}
+
+// The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
+void Model::collapse_and_norm(Step& step, const bf16* norm) {
+  Buffers& b = *step.b;
+  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, config_.hc_mult, config_.hidden_size, b.u.data());
+  backend_->rms_norm(b.u.data(), norm, config_.rms_norm_eps, step.rows, config_.hidden_size, b.u.data());
+}
+
+void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
+  Buffers& b = *step.b;
+  const int64_t n = config_.hc_mult;
+  const int64_t hidden = config_.hidden_size;
+  const int64_t rows = step.rows;
   step.observe("attn_out", layer, b.out.data(), rows * hidden);
   step.replace("attn_out", layer, b.out.data(), rows * hidden);
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
 
   backend_->hyper_mix(w.hc_ffn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
-  backend_->hyper_collapse(b.x.data(), b.pre.data(), rows, n, hidden, b.u.data());
-  backend_->rms_norm(b.u.data(), w.ffn_norm, c.rms_norm_eps, rows, hidden, b.u.data());
-  run_experts(step, layer);
+  collapse_and_norm(step, w.ffn_norm);
+  run_experts(step, layer, w, experts_per_token);
   step.observe("ffn_out", layer, b.out.data(), rows * hidden);
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
@@ -341,24 +354,23 @@ void Model::run_engram(Step& step, int64_t layer) {
   step.observe("engram_out", layer, b.x.data(), step.rows * c.hc_mult * c.hidden_size);
 }
 
-void Model::run_experts(Step& step, int64_t layer) {
+void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
   const ModelConfig& c = config_;
-  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
   backend_->route({.v = b.u.data(),
                    .gate = w.gate,
                    .bias = w.gate_bias,
                    .bias_vl = w.gate_bias_vl,
                    .image = step.image,
-                   .topk = c.num_experts_per_tok,
+                   .topk = experts_per_token,
                    .normalize = c.norm_topk_prob,
                    .scale = c.routed_scaling_factor,
                    .temperature = c.gate_temp,
                    .experts = b.experts.data(),
                    .weights = b.expert_weights.data()},
                   step.rows);
-  step.observe("experts", layer, b.experts.data(), step.rows * c.num_experts_per_tok);
-  step.observe("expert_weights", layer, b.expert_weights.data(), step.rows * c.num_experts_per_tok);
+  step.observe("experts", layer, b.experts.data(), step.rows * experts_per_token);
+  step.observe("expert_weights", layer, b.expert_weights.data(), step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),
                      .experts = b.experts.data(),
                      .weights = b.expert_weights.data(),
@@ -366,7 +378,7 @@ void Model::run_experts(Step& step, int64_t layer) {
                      .shared_w1 = w.shared_w1,
                      .shared_w2 = w.shared_w2,
                      .shared_w3 = w.shared_w3,
-                     .topk = c.num_experts_per_tok,
+                     .topk = experts_per_token,
                      .swiglu_limit = c.swiglu_limit,
                      .y = b.out.data()},
                     step.rows);

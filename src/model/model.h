@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
 #include "model/engram_hash.h"
@@ -50,6 +51,33 @@ struct StepOutput {
   int64_t decoder_row_layers = 0;
 };
 
+/// Rows of the last forward pass that stay, and whose taps become context of the draft (dspark.md §3.2).
+struct DraftContext {
+  SequenceState* state = nullptr;
+  int64_t row = 0;       ///< in the batch of that pass
+  int64_t position = 0;  ///< of that row
+  int64_t count = 0;
+  WindowSnapshot* save = nullptr;  ///< the snapshot that the pass saved at `save_at`, inside these rows: gets its draft rows
+  int64_t save_at = 0;
+};
+
+/// A sequence that wants drafts: `anchor` is its last token, to sit at position state->length(), not yet run.
+struct DraftSequence {
+  const SequenceState* state = nullptr;
+  int32_t anchor = 0;
+};
+
+/// Chooses the tokens of draft position k = 0, 1, ...: logits [sequences, vocab], which it may change, to tokens [sequences]. The
+/// token of k sits at state->length() + 1 + k.
+using DraftPick = FunctionRef<void(int64_t k, std::span<float> logits, std::span<int32_t> tokens)>;
+
+/// Valid until the next draft of the same model.
+struct DraftOutput {
+  std::span<const int32_t> tokens;  ///< [sequences, length]
+  std::span<const float>
+      confidences;  ///< [sequences, length] logits: how sure it is that the token survives if those before it did
+};
+
 /// The network of spec/backbone §3-5, written once over `Backend`. One caller at a time.
 class Model {
  public:
@@ -91,6 +119,16 @@ class Model {
   /// Runs the batch and advances its sequences. On error no sequence has changed.
   Result<StepOutput> forward(const StepBatch& batch, StepObserver* observer = nullptr);
 
+  // The draft module, dspark.md §3: draft.cc. Nothing of it changes what `forward` computes.
+  bool has_draft() const { return !weights_.draft.stages.empty(); }
+  /// Fills the draft rings from the taps of the last forward pass. Rows may have been taken back since; what is given here must
+  /// be part of its sequence. Rows below a decoder_start have no taps and are left out.
+  Status extend_draft(std::span<const DraftContext> contexts, StepObserver* observer = nullptr);
+  /// `length` drafts, at most a block, for each sequence, in one pass over all of them. Where the rings lag behind, the block
+  /// sees no context: poor drafts, never wrong answers.
+  Result<DraftOutput> draft(std::span<const DraftSequence> sequences, int64_t length, DraftPick pick,
+                            StepObserver* observer = nullptr);
+
   /// Bytes of weights that a token at batch 1 reads: all dense weights and the active experts, `layers` only.
   int64_t active_weight_bytes() const;
 
@@ -111,6 +149,9 @@ class Model {
   void reserve_buffers(const Step& step);
   void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
+  void collapse_and_norm(Step& step, const bf16* norm);
+  /// From the output of the attention on; its expansion coefficients are in place.
+  void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   void run_engram(Step& step, int64_t layer);
   void tap_streams(Step& step, int64_t layer);
   // narrow.cc
@@ -122,11 +163,16 @@ class Model {
   // attention.cc
   int64_t source_of(int64_t layer) const;  ///< number of its KV source in the page layout, -1 without
   void run_attention(Step& step, int64_t layer);
+  void attention_inputs(Step& step, int64_t layer, const BlockWeights& w, const RopeRows& rotation);
+  void attention_output(Step& step, const BlockWeights& w, const RopeRows& rotation);
   void run_compressor(Step& step, int64_t layer, int64_t source);
   void run_indexer(Step& step, int64_t layer, int64_t source);
   void attend(Step& step, int64_t layer, int64_t source);
   void commit_window(Step& step, int64_t layer);
-  void run_experts(Step& step, int64_t layer);
+  void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
+  // draft.cc
+  void draft_block(Step& step, std::span<const DraftSequence> sequences);
+  void draft_attention(Step& step, int64_t stage);
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   ModelConfig config_;

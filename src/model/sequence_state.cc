@@ -45,10 +45,11 @@ SequenceState::SequenceState(const ModelConfig& config, const PageLayout& layout
       tail_capacity_(slack + 2),
       head_dim_(config.head_dim),
       layers_(config.num_hidden_layers),
+      draft_stages_(config.num_nextn_predict_layers),
       first_decoder_layer_(config.first_decoder_layer()),
       pair_sources_(std::count_if(layout.sources.begin(), layout.sources.end(), [](const auto& s) { return s.ratio == 2; })),
       keeps_history_(!config.engram_layer_ids.empty()),
-      windows_(config.num_hidden_layers * window_capacity_ * window_row_bytes_),
+      windows_((config.num_hidden_layers + config.num_nextn_predict_layers) * window_capacity_ * window_row_bytes_),
       tails_(static_cast<int64_t>(layout.sources.size()) * tail_capacity_ * 2 * head_dim_) {
   DI_CHECK(slack >= 0, "slack = {}", slack);
 }
@@ -114,6 +115,8 @@ Status SequenceState::truncate(int64_t length) {
   }
   length_ = length;
   decoder_rows_from_ = std::min(decoder_rows_from_, length);
+  draft_end_ = std::min(draft_end_, length);
+  draft_start_ = std::min(draft_start_, draft_end_);
   if (keeps_history_) history_.resize(static_cast<size_t>(length));
   if (!borrows_pages()) keep_pages(pages_for(length));
   return Status::Ok();
@@ -128,12 +131,21 @@ void SequenceState::reset() {
   encoder_window_start_ = 0;
   decoder_start_ = 0;
   decoder_rows_from_ = 0;
+  draft_start_ = 0;
+  draft_end_ = 0;
 }
 
 void SequenceState::advance(int64_t count) {
   if (decoder_start_ > length_) decoder_rows_from_ = std::min(decoder_start_, length_ + count);
   length_ += count;
   high_ = std::max(high_, length_);
+}
+
+void SequenceState::advance_draft(int64_t position, int64_t count) {
+  DI_CHECK(position >= 0 && count > 0 && position + count <= length_, "draft rows of {} positions from {} on, the length is {}",
+           count, position, length_);
+  if (position > draft_end_ || position < draft_start_) draft_start_ = position;
+  draft_end_ = position + count;
 }
 
 Status SequenceState::begin(int64_t length, int64_t hit, std::span<const int32_t> history) {
@@ -153,6 +165,8 @@ Status SequenceState::begin(int64_t length, int64_t hit, std::span<const int32_t
   write_floor_ = hit;
   encoder_window_start_ = length;
   decoder_rows_from_ = length;
+  draft_start_ = length;
+  draft_end_ = length;
   return Status::Ok();
 }
 
@@ -182,7 +196,7 @@ Status SequenceState::copy_from(const SequenceState& other) {
   if (length_ != 0) return Status::FailedPrecondition("fork: the state already has {} positions", length_);
   if (&other == this || other.layers_ != layers_ || other.first_decoder_layer_ != first_decoder_layer_ ||
       other.window_capacity_ != window_capacity_ || other.slack_ != slack_ || other.window_row_bytes_ != window_row_bytes_ ||
-      other.tails_.size() != tails_.size()) {
+      other.draft_stages_ != draft_stages_ || other.tails_.size() != tails_.size()) {
     return Status::InvalidArgument("fork: the states are not two of one model");
   }
   std::copy_n(other.windows_.data(), windows_.size(), windows_.data());
@@ -194,6 +208,8 @@ Status SequenceState::copy_from(const SequenceState& other) {
   encoder_window_start_ = other.encoder_window_start_;
   decoder_start_ = other.decoder_start_;
   decoder_rows_from_ = other.decoder_rows_from_;
+  draft_start_ = other.draft_start_;
+  draft_end_ = other.draft_end_;
   return Status::Ok();
 }
 

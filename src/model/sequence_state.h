@@ -56,12 +56,17 @@ std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes);
 ///  - `decoder_start`: positions below it run the encoder layers only, up to the global rows of the last KV source.
 ///  - `decoder_window_start`: the same as encoder_window_start for the layers from ModelConfig::first_decoder_layer on.
 ///
+/// The rings of the draft stages (dspark.md §3.2) are filled beside the others, by Model::extend_draft, and only for positions
+/// that stay; so they may lag behind, or begin late. Drafts alone depend on them.
+///
 /// Invariants, with high the largest length reached:
 ///  - pages cover [0, length), and hold the global rows of every group that ends below length;
 ///  - of an encoder layer, ring slot p % window_capacity holds position p for every p in
 ///    [max(encoder_window_start, high - window_capacity), length); of a decoder layer for every p >= decoder_window_start too.
 ///    Nothing else in a ring is ever read, whatever is left there from other sequences;
 ///  - the tail ring holds every p in [max(encoder_window_start, high - tail_capacity), length), and length - 1 if it is odd;
+///  - of a draft stage, ring slot p % window_capacity holds position p for every p in
+///    [max(draft_start, draft_end - sliding_window), draft_end), and draft_end <= length;
 ///  - the history holds the true ids of [0, length), also of positions that never ran.
 class SequenceState {
  public:
@@ -79,6 +84,9 @@ class SequenceState {
   int64_t encoder_window_start() const { return encoder_window_start_; }
   int64_t decoder_start() const { return decoder_start_; }
   int64_t decoder_window_start() const { return decoder_start_ > length_ ? decoder_start_ : decoder_rows_from_; }
+  /// Draft rings hold the last rows of [draft_start, draft_end).
+  int64_t draft_start() const { return draft_start_; }
+  int64_t draft_end() const { return draft_end_; }
 
   /// Pages for positions below `length`; on error nothing has changed. A borrowing state only checks that they are there.
   Status reserve(int64_t length);
@@ -124,6 +132,13 @@ class SequenceState {
   Status copy_from(const SequenceState& other);
 
   uint8_t* window_ring(int64_t layer) { return windows_.data() + layer * window_capacity_ * window_row_bytes_; }
+  uint8_t* draft_ring(int64_t stage) { return window_ring(layers_ + stage); }
+  /// The draft rings have got the rows of [position, position + count). Rows before a gap are forgotten.
+  void advance_draft(int64_t position, int64_t count);
+  /// Draft rows of a snapshot that `begin_save` began, stage after stage; `fresh` as in save_layer. Only if there are any: rows
+  /// up to the snapshot's length, from `first` on.
+  void begin_save_draft(int64_t first, WindowSnapshot& snapshot) const;
+  void save_draft_stage(int64_t stage, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   /// fp32 value and gate row of `position` in the tail of KV source `source`, each [head_dim] (ratio 2 only).
   float* tail_kv(int64_t source, int64_t position) { return tails_.data() + tail_at(source, position); }
   float* tail_gate(int64_t source, int64_t position) { return tail_kv(source, position) + head_dim_; }
@@ -148,6 +163,7 @@ class SequenceState {
   int64_t tail_bytes() const { return pair_sources_ * 2 * head_dim_ * static_cast<int64_t>(sizeof(float)); }
   // window_snapshot.cc
   int64_t snapshot_rows(int64_t length, int64_t start) const;
+  void save_rows(int64_t ring, int64_t first, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   Status check_snapshot(const WindowSnapshot& snapshot) const;
 
   const PageLayout* layout_;
@@ -159,6 +175,7 @@ class SequenceState {
   int64_t tail_capacity_;
   int64_t head_dim_;
   int64_t layers_;
+  int64_t draft_stages_;
   int64_t first_decoder_layer_;
   int64_t pair_sources_;  ///< KV sources of ratio 2
   bool keeps_history_;
@@ -167,8 +184,10 @@ class SequenceState {
   int64_t write_floor_ = 0;
   int64_t encoder_window_start_ = 0;
   int64_t decoder_start_ = 0;
-  int64_t decoder_rows_from_ = 0;   ///< <= length: positions [here, length) ran the decoder
-  AlignedBuffer<uint8_t> windows_;  ///< [layers, window_capacity, window_row_bytes]
+  int64_t decoder_rows_from_ = 0;  ///< <= length: positions [here, length) ran the decoder
+  int64_t draft_start_ = 0;
+  int64_t draft_end_ = 0;
+  AlignedBuffer<uint8_t> windows_;  ///< [layers + draft stages, window_capacity, window_row_bytes]
   AlignedBuffer<float> tails_;      ///< [sources, tail_capacity, 2, head_dim]
   std::vector<uint8_t*> pages_;
   std::vector<int32_t> history_;

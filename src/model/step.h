@@ -15,8 +15,8 @@ struct StepSpan {
   SequenceState* state = nullptr;
   int64_t start = 0;  ///< position of the first row
   int64_t count = 0;
-  int64_t first_row = 0;  ///< in the step's buffers
-  int64_t input_row = 0;  ///< in the batch
+  int64_t first_row = 0;           ///< in the step's buffers
+  int64_t input_row = 0;           ///< in the batch
   WindowSnapshot* save = nullptr;  ///< takes the window as it is before position save_at
   int64_t save_at = 0;
 
@@ -53,6 +53,10 @@ struct Model::Buffers {
   AlignedBuffer<bf16> tap, main_hidden;
   AlignedBuffer<bf16> head_x, head_u;
   AlignedBuffer<float> head_pre, logits;
+  AlignedBuffer<bf16> draft_taps;  ///< [rows, targets * hidden]
+  AlignedBuffer<float> draft_base, draft_logits, confidences;
+  AlignedBuffer<int32_t> draft_tokens, draft_previous;
+  std::vector<int32_t> draft_ids, draft_chosen;
   // Rotations of the step's rows, and of the groups that complete in it.
   AlignedBuffer<float> plain_cos, plain_sin, compressed_cos, compressed_sin, pair_cos, pair_sin;
   std::vector<AttentionQuery> queries;

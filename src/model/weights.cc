@@ -57,8 +57,8 @@ HyperMixWeights hyper_mix(Binder& bind, const std::string& prefix, const ModelCo
           .rms_eps = c.rms_norm_eps};
 }
 
-void bind_block(Binder& bind, const ModelConfig& c, int64_t layer, BlockWeights& b) {
-  const std::string p = "layers." + std::to_string(layer) + ".";
+/// `p`: prefix of the block's tensors. Draft stages count on as layers behind the last one.
+void bind_block(Binder& bind, const ModelConfig& c, const std::string& p, int64_t layer, BlockWeights& b) {
   b.attn_norm = bind.data<bf16>(p + "attn_norm.weight");
   b.ffn_norm = bind.data<bf16>(p + "ffn_norm.weight");
   b.wq_a = bind.fp8(p + "attn.wq_a");
@@ -85,7 +85,8 @@ void bind_block(Binder& bind, const ModelConfig& c, int64_t layer, BlockWeights&
   b.gate = bind.matrix(p + "ffn.gate");
   b.gate_bias = bind.data<float>(p + "ffn.gate.bias");
   b.gate_bias_vl = bind.data<float>(p + "ffn.gate.bias_vl");
-  for (int64_t e = 0; e < c.n_routed_experts; ++e) {
+  const int64_t experts = layer < c.num_hidden_layers ? c.n_routed_experts : c.dspark_n_routed_experts;
+  for (int64_t e = 0; e < experts; ++e) {
     const std::string x = p + "ffn.experts." + std::to_string(e) + ".";
     b.experts.push_back({bind.fp4(x + "w1"), bind.fp4(x + "w2"), bind.fp4(x + "w3")});
   }
@@ -101,6 +102,20 @@ void bind_block(Binder& bind, const ModelConfig& c, int64_t layer, BlockWeights&
   }
 }
 
+void bind_draft(Binder& bind, const ModelConfig& c, DraftWeights& d) {
+  d.main_proj = bind.fp8("mtp.0.main_proj");
+  d.main_norm = bind.data<bf16>("mtp.0.main_norm.weight");
+  d.stages.resize(static_cast<size_t>(c.num_nextn_predict_layers));
+  for (int64_t stage = 0; stage < c.num_nextn_predict_layers; ++stage) {
+    bind_block(bind, c, "mtp." + std::to_string(stage) + ".", c.num_hidden_layers + stage, d.stages[static_cast<size_t>(stage)]);
+  }
+  const std::string last = "mtp." + std::to_string(c.num_nextn_predict_layers - 1) + ".";
+  d.norm = bind.data<bf16>(last + "norm.weight");
+  d.markov_embed = bind.matrix(last + "markov_head.embed");
+  d.markov_head = bind.matrix(last + "markov_head.head");
+  d.confidence = bind.matrix(last + "confidence_head.proj");
+}
+
 }  // namespace
 
 ModelWeights bind_weights(const Checkpoint& checkpoint) {
@@ -112,7 +127,8 @@ ModelWeights bind_weights(const Checkpoint& checkpoint) {
   weights.norm = bind.data<bf16>("norm.weight");
   weights.blocks.resize(static_cast<size_t>(c.num_hidden_layers));
   for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer)
-    bind_block(bind, c, layer, weights.blocks[static_cast<size_t>(layer)]);
+    bind_block(bind, c, "layers." + std::to_string(layer) + ".", layer, weights.blocks[static_cast<size_t>(layer)]);
+  if (c.num_nextn_predict_layers > 0) bind_draft(bind, c, weights.draft);
   return weights;
 }
 

@@ -42,16 +42,26 @@ struct BlockWeights {
   const bf16* engram_k_weight = nullptr;
 };
 
+/// Weights of the draft module (dspark.md §2).
+struct DraftWeights {
+  Fp8Weight main_proj;
+  const bf16* main_norm = nullptr;
+  std::vector<BlockWeights> stages;  ///< empty: the model has no draft module
+  const bf16* norm = nullptr;
+  Bf16Weight markov_embed, markov_head, confidence;
+};
+
 struct ModelWeights {
   Bf16Weight embed, head;
   const bf16* norm = nullptr;
   std::vector<BlockWeights> blocks;
+  DraftWeights draft;
 
   /// Small tensors that do not lie on a multiple of their element size in the file, and had to be copied.
   std::vector<AlignedBuffer<uint8_t>> realigned;
 };
 
-/// Views of all backbone tensors; the checkpoint has been checked against its catalogue, so each of them exists.
+/// Views of all tensors but the vision tower's; the checkpoint has been checked against its catalogue, so each of them exists.
 ModelWeights bind_weights(const Checkpoint& checkpoint);
 
 }  // namespace deepinfer

@@ -15,33 +15,49 @@ void SequenceState::begin_save(int64_t position, WindowSnapshot& snapshot) const
   snapshot.length = position;
   snapshot.encoder_window_start = encoder_window_start_;
   snapshot.decoder_window_start = decoder_start_ > length_ ? std::min(decoder_start_, position) : decoder_rows_from_;
+  snapshot.draft_window_start = position;
   snapshot.layers = layers_;
   snapshot.first_decoder_layer = first_decoder_layer_;
+  snapshot.draft_stages = draft_stages_;
   snapshot.window = window_;
   snapshot.row_bytes = window_row_bytes_;
   snapshot.tail_bytes = tail_bytes();
   snapshot.data.clear();
-  snapshot.data.reserve(static_cast<size_t>(layers_ * (window_ - 1) * window_row_bytes_ + tail_bytes()));
+  snapshot.data.reserve(
+      static_cast<size_t>((layers_ * (window_ - 1) + draft_stages_ * window_) * window_row_bytes_ + tail_bytes()));
 }
 
 void SequenceState::save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const {
   const int64_t start = layer < first_decoder_layer_ ? snapshot.encoder_window_start : snapshot.decoder_window_start;
-  const WindowRows rows{windows_.data() + layer * window_capacity_ * window_row_bytes_, window_capacity_, fresh, fresh_start,
+  save_rows(layer, snapshot.length - snapshot_rows(snapshot.length, start), fresh, fresh_start, snapshot);
+}
+
+void SequenceState::save_rows(int64_t ring, int64_t first, const uint8_t* fresh, int64_t fresh_start,
+                              WindowSnapshot& snapshot) const {
+  const WindowRows rows{windows_.data() + ring * window_capacity_ * window_row_bytes_, window_capacity_, fresh, fresh_start,
                         window_row_bytes_};
-  for (int64_t p = snapshot.length - snapshot_rows(snapshot.length, start); p < snapshot.length; ++p)
+  for (int64_t p = first; p < snapshot.length; ++p)
     snapshot.data.insert(snapshot.data.end(), rows.row(p), rows.row(p) + window_row_bytes_);
+}
+
+void SequenceState::begin_save_draft(int64_t first, WindowSnapshot& snapshot) const { snapshot.draft_window_start = first; }
+
+void SequenceState::save_draft_stage(int64_t stage, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const {
+  save_rows(layers_ + stage, std::max(snapshot.draft_window_start, snapshot.length - window_), fresh, fresh_start, snapshot);
 }
 
 void SequenceState::save_window(WindowSnapshot& snapshot) const {
   begin_save(length_, snapshot);
   snapshot.decoder_window_start = decoder_rows_from_;
   for (int64_t layer = 0; layer < layers_; ++layer) save_layer(layer, nullptr, length_, snapshot);
-  if (length_ % 2 == 0) return;
-  for (size_t s = 0; s < layout_->sources.size(); ++s) {
+  for (size_t s = 0; length_ % 2 == 1 && s < layout_->sources.size(); ++s) {
     if (layout_->sources[s].ratio != 2) continue;
     const auto* pair = reinterpret_cast<const uint8_t*>(tails_.data() + tail_at(static_cast<int64_t>(s), length_ - 1));
     snapshot.data.insert(snapshot.data.end(), pair, pair + 2 * head_dim_ * static_cast<int64_t>(sizeof(float)));
   }
+  if (draft_end_ < length_ || draft_start_ == draft_end_) return;
+  begin_save_draft(draft_start_, snapshot);
+  for (int64_t stage = 0; stage < draft_stages_; ++stage) save_draft_stage(stage, nullptr, length_, snapshot);
 }
 
 Status SequenceState::check_snapshot(const WindowSnapshot& s) const {
@@ -52,6 +68,7 @@ Status SequenceState::check_snapshot(const WindowSnapshot& s) const {
   if (s.first_decoder_layer != first_decoder_layer_) {
     return differs("first_decoder_layer", s.first_decoder_layer, first_decoder_layer_);
   }
+  if (s.draft_stages != draft_stages_) return differs("draft_stages", s.draft_stages, draft_stages_);
   if (s.window != window_) return differs("window", s.window, window_);
   if (s.row_bytes != window_row_bytes_) return differs("row_bytes", s.row_bytes, window_row_bytes_);
   if (s.tail_bytes != tail_bytes()) return differs("tail_bytes", s.tail_bytes, tail_bytes());
@@ -64,8 +81,13 @@ Status SequenceState::check_snapshot(const WindowSnapshot& s) const {
     return Status::OutOfRange("window snapshot: decoder_window_start is {}, it must lie in [{}, {}]", s.decoder_window_start,
                               s.encoder_window_start, s.length);
   }
+  if (s.draft_window_start < s.encoder_window_start || s.draft_window_start > s.length) {
+    return Status::OutOfRange("window snapshot: draft_window_start is {}, it must lie in [{}, {}]", s.draft_window_start,
+                              s.encoder_window_start, s.length);
+  }
   const int64_t want = (first_decoder_layer_ * snapshot_rows(s.length, s.encoder_window_start) +
-                        (layers_ - first_decoder_layer_) * snapshot_rows(s.length, s.decoder_window_start)) *
+                        (layers_ - first_decoder_layer_) * snapshot_rows(s.length, s.decoder_window_start) +
+                        draft_stages_ * std::min(s.length - s.draft_window_start, window_)) *
                            window_row_bytes_ +
                        (s.length % 2 == 1 ? tail_bytes() : 0);
   if (static_cast<int64_t>(s.data.size()) != want) {
@@ -80,20 +102,24 @@ Status SequenceState::restore_window(const WindowSnapshot& snapshot, std::span<c
   DI_RETURN_IF_ERROR(begin(snapshot.length, snapshot.length, history));
   encoder_window_start_ = snapshot.encoder_window_start;
   decoder_rows_from_ = snapshot.decoder_window_start;
+  draft_start_ = snapshot.draft_window_start;
   const uint8_t* from = snapshot.data.data();
+  const auto restore_ring = [&](int64_t ring, int64_t first) {
+    for (int64_t p = first; p < length_; ++p, from += window_row_bytes_)
+      std::memcpy(window_ring(ring) + p % window_capacity_ * window_row_bytes_, from, static_cast<size_t>(window_row_bytes_));
+  };
   for (int64_t layer = 0; layer < layers_; ++layer) {
     const int64_t start = layer < first_decoder_layer_ ? encoder_window_start_ : decoder_rows_from_;
-    for (int64_t p = length_ - snapshot_rows(length_, start); p < length_; ++p, from += window_row_bytes_) {
-      std::memcpy(window_ring(layer) + p % window_capacity_ * window_row_bytes_, from, static_cast<size_t>(window_row_bytes_));
-    }
+    restore_ring(layer, length_ - snapshot_rows(length_, start));
   }
-  if (length_ % 2 == 0) return Status::Ok();
   const int64_t pair = 2 * head_dim_ * static_cast<int64_t>(sizeof(float));
-  for (size_t s = 0; s < layout_->sources.size(); ++s) {
+  for (size_t s = 0; length_ % 2 == 1 && s < layout_->sources.size(); ++s) {
     if (layout_->sources[s].ratio != 2) continue;
     std::memcpy(tail_kv(static_cast<int64_t>(s), length_ - 1), from, static_cast<size_t>(pair));
     from += pair;
   }
+  for (int64_t stage = 0; stage < draft_stages_; ++stage)
+    restore_ring(layers_ + stage, std::max(draft_start_, length_ - window_));
   return Status::Ok();
 }
 

@@ -89,11 +89,12 @@ struct WindowRows {
   }
 };
 
-/// Keys that one query attends to.
+/// Keys that one query attends to. In the backbone the last window position is the query's own; in a draft block every query sees
+/// the whole block (dspark.md §3.3).
 struct AttentionQuery {
   WindowRows window;
   int64_t window_first = 0;         ///< first visible position
-  int64_t window_last = 0;          ///< last visible position, the query's own
+  int64_t window_last = 0;          ///< last visible position
   PagedRows compressed;             ///< rows of the KV source; unused when chosen_count is 0
   int64_t compressed_rows = 0;      ///< chosen ones lie below it
   const int32_t* chosen = nullptr;  ///< ascending row numbers
@@ -171,6 +172,24 @@ struct EngramTable {
   int64_t dim = 0;
 };
 
+/// Logits of one draft position of several sequences, and the confidences of their blocks (dspark.md §3.4).
+struct MarkovArgs {
+  Bf16Weight embed;                   ///< [vocab, rank]
+  Bf16Weight head;                    ///< [vocab, rank]
+  std::span<const int32_t> previous;  ///< [rows] the token before the position
+  const float* base = nullptr;        ///< row r at base + r * base_stride: logits of the block pass [vocab]
+  int64_t base_stride = 0;
+  float* logits = nullptr;  ///< out [rows, vocab]
+};
+
+struct ConfidenceArgs {
+  const bf16* x = nullptr;  ///< [rows, hidden] collapsed stream, not normalised
+  Bf16Weight embed;         ///< [vocab, rank], of the Markov chain
+  std::span<const int32_t> previous;
+  Bf16Weight proj;               ///< [1, hidden + rank]
+  float* confidences = nullptr;  ///< out [rows], before the sigmoid
+};
+
 /// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
 /// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
 /// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
@@ -239,6 +258,11 @@ class Backend {
   /// spec §5.4 steps 3-6.
   virtual void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps,
                            int64_t rows, int64_t n, int64_t hidden, bf16* x) = 0;
+
+  /// logits = base + head embed[previous], fp32 sums. dspark.md §3.4.
+  virtual void markov_logits(const MarkovArgs& args) = 0;
+  /// proj [x; embed[previous]], fp32. dspark.md §3.4.
+  virtual void draft_confidence(const ConfidenceArgs& args) = 0;
 
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;

@@ -142,6 +142,14 @@ std::string Metrics::render(const EngineStats& s, std::string_view model) const 
   one("vllm:generation_tokens_total", "counter", "Tokens generated.", s.generation_tokens);
   one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the prefix cache.", s.prefix_queries);
   one("vllm:prefix_cache_hits_total", "counter", "Prompt tokens that were found in the prefix cache.", s.prefix_hits);
+  one("vllm:spec_decode_num_drafts_total", "counter", "Drafts verified, one for a sequence in a step.", s.drafts);
+  one("vllm:spec_decode_num_draft_tokens_total", "counter", "Draft tokens verified.", s.drafted_tokens);
+  one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted.", s.accepted_tokens);
+  family(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+         "Draft tokens accepted, by position in the draft.");
+  for (size_t k = 0; k < s.drafted_at.size() && (k == 0 || s.drafted_at[k] > 0); ++k)
+    out +=
+        fmt::format("vllm:spec_decode_num_accepted_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", label, k, s.accepted_at[k]);
   const auto ended = [&](FinishReason reason) { return s.finished[static_cast<size_t>(reason)]; };
   each("vllm:request_success_total", "counter", "Choices by how they ended.", "finished_reason",
        {{"stop", ended(FinishReason::kStop)},

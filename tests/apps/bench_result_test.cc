@@ -60,6 +60,11 @@ RunRecord example() {
   run.after.replayed_tokens = 30;
   run.after.generation_tokens = 40;
   run.after.row_layers = 250;
+  run.before.drafts = 3;
+  run.before.drafted_tokens = 10;
+  run.after.drafts = 13;
+  run.after.drafted_tokens = 40;
+  run.after.accepted_tokens = 25;
   run.after.full_row_layers = 1000;
   run.after.device_idle_seconds = 0.5;
   run.before.plan = {1.0, 0.1, 10};
@@ -90,6 +95,9 @@ TEST(Summarize, Figures) {
   EXPECT_EQ(r.cache_hit_rate, 0.5);
   EXPECT_EQ(r.replayed_tokens, 30);
   EXPECT_EQ(r.steps, 20);
+  EXPECT_EQ(r.drafts, 10);
+  EXPECT_EQ(r.drafted_tokens, 30);
+  EXPECT_EQ(r.accepted_tokens, 25);
   EXPECT_EQ(r.tokens_per_step, (300 - 150 + 30 + 40) / 20.0);
   EXPECT_EQ(r.work_saved, 0.75);
   EXPECT_EQ(r.device_idle_share, 0.25);

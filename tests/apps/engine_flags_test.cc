@@ -59,6 +59,8 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "off",
                                  "--decoder-keep-tokens",
                                  "99",
+                                 "--speculative-config",
+                                 R"({"method":"dspark","num_speculative_tokens":4,"mode":"fixed"})",
                                  "--no-async",
                                  "--max-queued-requests",
                                  "12"});
@@ -76,6 +78,8 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.replay, ReplayMode::kExact);
   EXPECT_EQ(o.decoder_replay, DecoderReplay::kOff);
   EXPECT_EQ(o.decoder_keep_tokens, 99);
+  EXPECT_EQ(o.speculation, SpeculationMode::kFixed);
+  EXPECT_EQ(o.num_speculative_tokens, 4);
   EXPECT_FALSE(o.async_scheduling);
   EXPECT_EQ(o.max_queued_requests, 12);
 }
@@ -104,6 +108,16 @@ TEST(EngineFlags, RangesNameTheFlag) {
       EXPECT_TRUE(std::string(error.what()).starts_with(std::string(flag) + ": is ")) << error.what();
       EXPECT_NE(std::string(error.what()).find(value), std::string::npos) << error.what();
     }
+  }
+}
+
+TEST(EngineFlags, BadSpeculativeConfigIsRefused) {
+  try {
+    parse({"--speculative-config", R"({"method":"eagle"})"});
+    ADD_FAILURE();
+  } catch (const CLI::ParseError& error) {
+    EXPECT_NE(std::string(error.what()).find("--speculative-config"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("eagle"), std::string::npos) << error.what();
   }
 }
 

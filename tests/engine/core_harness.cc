@@ -39,8 +39,15 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   auto cache = KvCache::Create(*std::move(pool), cache_options);
   if (!cache) throw std::runtime_error(cache.error().message());
   cache_ = *std::move(cache);
-  if (executor == nullptr) executor_ = std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs);
+  const int64_t drafts = setup.drafts < 0 ? config.dspark_block_size : setup.drafts;
+  if (executor == nullptr) {
+    auto device = std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
+                                                  DraftPolicy::Options{.mode = setup.speculation, .most = drafts});
+    device->replace_drafts(setup.replace_drafts);
+    executor_ = std::move(device);
+  }
   CoreOptions options;
+  if (setup.speculation != SpeculationMode::kOff) options.max_drafts = drafts;
   options.limits = {setup.max_num_seqs, setup.max_num_batched_tokens, kPagePositions};
   options.eos_token_id = config.eos_token_id;
   options.vocab_size = config.vocab_size;
@@ -145,6 +152,7 @@ Request make_request(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t s
 
 std::vector<Answer> run_alone(const Request& request, const CoreSetup& like) {
   CoreSetup setup = like;
+  setup.speculation = SpeculationMode::kOff;
   setup.pages = 512;
   setup.max_num_seqs = std::max<int64_t>(16, request.n);
   setup.max_num_batched_tokens = 8192;

@@ -31,6 +31,9 @@ struct CoreSetup {
   DecoderReplay decoder = DecoderReplay::kCompact;
   int64_t keep = 0;  ///< 0: window + 2 x (draft block + 1)
   int threads = 2;
+  SpeculationMode speculation = SpeculationMode::kOff;
+  int64_t drafts = -1;  ///< most of a step; -1: the checkpoint's block
+  ModelExecutor::ReplaceDrafts replace_drafts;
 };
 
 /// What came of one choice.

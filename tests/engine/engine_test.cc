@@ -255,5 +255,42 @@ TEST(Engine, CreateNamesWhatDoesNotFit) {
   EXPECT_NE(error([](auto& o) { o.num_speculative_tokens = 60; }).find("draft block"), std::string::npos);
 }
 
+// The whole way, in the default (bounded) mode: how many drafts are verified, or whether any are, changes nothing but the
+// counters.
+TEST(Engine, SpeculationChangesNothing) {
+  std::vector<Whole> want;
+  for (const auto& [mode, drafts] : std::initializer_list<std::pair<SpeculationMode, int64_t>>{{SpeculationMode::kOff, -1},
+                                                                                               {SpeculationMode::kFixed, -1},
+                                                                                               {SpeculationMode::kFixed, 2},
+                                                                                               {SpeculationMode::kVariable, -1},
+                                                                                               {SpeculationMode::kFixed, 0}}) {
+    const auto engine = make_engine([mode = mode, drafts = drafts](EngineOptions& o) {
+      o.speculation = mode;
+      o.num_speculative_tokens = drafts;
+    });
+    EXPECT_EQ(engine->options().decoder_keep_tokens, 44) << "what is drafted has no say in what is run";
+    std::vector<RequestHandle> handles;
+    for (uint64_t i = 0; i < 8; ++i) {
+      Request r = request_of(*engine, "Tell me a story about a fox and a lamp. " + std::string(40 * i, 'a'), 50, i);
+      r.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+      handles.push_back(*engine->submit(std::move(r)));
+    }
+    std::vector<Whole> got;
+    for (RequestHandle& h : handles) got.push_back(read_all(h));
+    const EngineStats stats = engine->stats();
+    if (mode == SpeculationMode::kOff) {
+      want = got;
+      EXPECT_EQ(stats.drafts, 0);
+      continue;
+    }
+    EXPECT_EQ(stats.drafts > 0, drafts != 0);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].tokens, want[i].tokens) << i;
+      EXPECT_EQ(got[i].text, want[i].text) << i;
+      EXPECT_LE(got[i].usage.accepted_tokens, got[i].usage.drafted_tokens);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer::testing

@@ -17,6 +17,7 @@ constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
 constexpr const char* kMode = "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE";
 constexpr const char* kKeep = "DEEPINFER_YOCO_PREFILL_KEEP_TOKENS";
 constexpr const char* kNextn = "DEEPINFER_USE_NEXTN_DECODE";
+constexpr const char* kVarlen = "DEEPINFER_ENABLE_MTP_VARLEN";
 
 struct Case {
   const char* message;  ///< its beginning
@@ -125,7 +126,7 @@ class EngineOptionsEnvironment : public ::testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {kMode, kKeep, kNextn}) ::unsetenv(name);
+    for (const char* name : {kMode, kKeep, kNextn, kVarlen}) ::unsetenv(name);
   }
 };
 
@@ -134,7 +135,9 @@ TEST_F(EngineOptionsEnvironment, UnsetChangesNothing) {
   options.decoder_replay = DecoderReplay::kOff;
   options.decoder_keep_tokens = 77;
   options.num_speculative_tokens = 3;
+  options.speculation = SpeculationMode::kFixed;
   EXPECT_TRUE(options.apply_environment().ok());
+  EXPECT_EQ(options.speculation, SpeculationMode::kFixed);
   EXPECT_EQ(options.decoder_replay, DecoderReplay::kOff);
   EXPECT_EQ(options.decoder_keep_tokens, 77);
   EXPECT_EQ(options.num_speculative_tokens, 3);
@@ -144,11 +147,14 @@ TEST_F(EngineOptionsEnvironment, SetValuesAreTaken) {
   ::setenv(kMode, "off", 1);
   ::setenv(kKeep, "200", 1);
   ::setenv(kNextn, "0", 1);
+  ::setenv(kVarlen, "1", 1);
   EngineOptions options = good();
   EXPECT_TRUE(options.apply_environment().ok());
   EXPECT_EQ(options.decoder_replay, DecoderReplay::kOff);
   EXPECT_EQ(options.decoder_keep_tokens, 200);
   EXPECT_EQ(options.num_speculative_tokens, 0);
+  EXPECT_EQ(options.speculation, SpeculationMode::kVariable);
+  ::setenv(kVarlen, "0", 1);
   ::setenv(kMode, "compact", 1);
   ::setenv(kKeep, "0", 1);
   ::setenv(kNextn, "64", 1);
@@ -156,6 +162,46 @@ TEST_F(EngineOptionsEnvironment, SetValuesAreTaken) {
   EXPECT_EQ(options.decoder_replay, DecoderReplay::kCompact);
   EXPECT_EQ(options.decoder_keep_tokens, 0);
   EXPECT_EQ(options.num_speculative_tokens, 64);
+  EXPECT_EQ(options.speculation, SpeculationMode::kOff);
+}
+
+TEST(SpeculativeConfig, IsRead) {
+  EngineOptions options = good();
+  EXPECT_TRUE(options.apply_speculative_config(R"({"method":"dspark"})").ok());
+  EXPECT_EQ(options.speculation, SpeculationMode::kVariable);
+  EXPECT_EQ(options.num_speculative_tokens, -1);
+  EXPECT_TRUE(options.apply_speculative_config(R"({"method": "dspark", "num_speculative_tokens": 3, "mode": "fixed"})").ok());
+  EXPECT_EQ(options.speculation, SpeculationMode::kFixed);
+  EXPECT_EQ(options.num_speculative_tokens, 3);
+  EXPECT_TRUE(options.apply_speculative_config(R"({"method":"dspark","num_speculative_tokens":0,"mode":"fixed"})").ok());
+  EXPECT_EQ(options.speculation, SpeculationMode::kOff);
+  EXPECT_TRUE(options.apply_speculative_config(R"({"method":"dspark","mode":"off"})").ok());
+  EXPECT_EQ(options.speculation, SpeculationMode::kOff);
+}
+
+TEST(SpeculativeConfig, BadOnesAreNamedAndChangeNothing) {
+  const std::pair<const char*, const char*> bad[] = {{"", "JSON object"},
+                                                     {"[]", "JSON object"},
+                                                     {"{", "JSON object"},
+                                                     {"{}", "method is missing"},
+                                                     {R"({"method":"eagle"})", "eagle"},
+                                                     {R"({"method":7})", "7"},
+                                                     {R"({"num_speculative_tokens":3})", "method is missing"},
+                                                     {R"({"method":"dspark","num_speculative_tokens":-1})", "-1"},
+                                                     {R"({"method":"dspark","num_speculative_tokens":65})", "65"},
+                                                     {R"({"method":"dspark","num_speculative_tokens":1e30})", "num_speculative_tokens"},
+                                                     {R"({"method":"dspark","num_speculative_tokens":"5"})", "5"},
+                                                     {R"({"method":"dspark","mode":"sometimes"})", "sometimes"},
+                                                     {R"({"method":"dspark","mode":1})", "1"},
+                                                     {R"({"method":"dspark","model":"x"})", "model"}};
+  for (const auto& [text, named] : bad) {
+    EngineOptions options = good();
+    const Status status = options.apply_speculative_config(text);
+    EXPECT_FALSE(status.ok()) << text;
+    EXPECT_NE(status.message().find(named), std::string::npos) << status.message();
+    EXPECT_EQ(options.speculation, SpeculationMode::kOff) << text;
+    EXPECT_EQ(options.num_speculative_tokens, -1) << text;
+  }
 }
 
 TEST_F(EngineOptionsEnvironment, BadValuesNameTheVariable) {
@@ -172,7 +218,7 @@ TEST_F(EngineOptionsEnvironment, BadValuesNameTheVariable) {
       {kKeep, "1.5", StatusCode::kInvalidArgument},   {kKeep, "99999999999999999999", StatusCode::kInvalidArgument},
       {kKeep, "-1", StatusCode::kOutOfRange},         {kKeep, "1099511627777", StatusCode::kOutOfRange},
       {kNextn, "true", StatusCode::kInvalidArgument}, {kNextn, "-1", StatusCode::kOutOfRange},
-      {kNextn, "65", StatusCode::kOutOfRange},
+      {kNextn, "65", StatusCode::kOutOfRange},        {kVarlen, "yes", StatusCode::kInvalidArgument},
   };
   for (const Bad& bad : cases) {
     clear();

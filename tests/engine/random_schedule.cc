@@ -89,6 +89,9 @@ void random_schedule(uint64_t seed, int64_t turns) {
   setup.max_num_seqs = random.between(4, 9);
   setup.max_num_batched_tokens = random.between(20, 150);
   setup.async = random.below(4) != 0;
+  const int64_t speculation = random.below(4);
+  if (speculation > 0) setup.speculation = speculation == 1 ? SpeculationMode::kVariable : SpeculationMode::kFixed;
+  setup.drafts = random.between(1, 5);
   setup.snapshot_bytes = random.below(3) == 0 ? 0 : int64_t{1} << random.between(18, 24);
   // Most prompts and answers in this pool do not fit together, so that pages run out again and again.
   CoreHarness h(setup);

@@ -468,5 +468,69 @@ TEST(Scheduler, MorePagesNeverPreemptMore) {
   }
 }
 
+RunningView drafting(SequenceId id, double due, int64_t length, int64_t drafts, int64_t ahead = 0) {
+  RunningView v = decode(id, due, length);
+  v.drafts = drafts;
+  v.ahead = ahead;
+  v.pages = pages_for(length - 1 + ahead);
+  return v;
+}
+
+std::string draft_plan(SchedulerView view, int64_t draft_rows, const SchedulerLimits& limits = kLimits) {
+  view.draft_rows = draft_rows;
+  return plan_step(view, limits).to_string();
+}
+
+TEST(Scheduler, DraftsComeAfterEveryDecodeAndBeforePrompts) {
+  const auto view = view_of({drafting(1, 0, 20, 5), drafting(2, 1, 36, 5), decode(3, 2, 20), prompt(4, 3, 0, 100)}, {});
+  EXPECT_EQ(draft_plan(view, 0), "1[19+1] 2[35+1] 3[19+1] 4[0+61]");
+  EXPECT_EQ(draft_plan(view, 7), "1[19+1~5] 2[35+1~5] 3[19+1] 4[0+54] drafts 7");
+  EXPECT_EQ(draft_plan(view, 100), "1[19+1~5] 2[35+1~5] 3[19+1] 4[0+51] drafts 10");
+  // Rows: every decoding sequence has its own before anybody drafts.
+  EXPECT_EQ(draft_plan(view, 100, {.max_num_seqs = 8, .max_num_batched_tokens = 6, .page_positions = kPage}),
+            "1[19+1~3] 2[35+1~3] 3[19+1] drafts 3");
+  EXPECT_EQ(draft_plan(view, 100, {.max_num_seqs = 8, .max_num_batched_tokens = 3, .page_positions = kPage}),
+            "1[19+1] 2[35+1] 3[19+1]");
+}
+
+TEST(Scheduler, DraftsTakePagesThatNobodyElseNeeds) {
+  // Positions 30 (its own row), 31 and on: drafts 2 and more lie on a new page.
+  const auto at_the_edge = [](int64_t pages) { return view_of({drafting(1, 0, 31, 5)}, {}, pages); };
+  auto view = at_the_edge(1);
+  view.draft_rows = 5;
+  StepPlan p = plan_step(view, kLimits);
+  EXPECT_EQ(p.to_string(), "1[30+1~5] drafts 5");
+  EXPECT_EQ(p.rows[0].pages, 3);
+  view = at_the_edge(0);
+  view.draft_rows = 5;
+  p = plan_step(view, kLimits);
+  EXPECT_EQ(p.to_string(), "1[30+1~1] drafts 1");
+  EXPECT_EQ(p.rows[0].pages, 2);
+  // Nobody gives anything up for a draft.
+  EXPECT_EQ(draft_plan(view_of({drafting(1, 0, 32, 5), drafting(2, 9, 40, 0)}, {}, 0), 5), "1[31+1] 2[39+1]");
+  // When pages run out, nobody drafts.
+  EXPECT_EQ(draft_plan(view_of({drafting(1, 0, 33, 5), drafting(2, 9, 40, 5)}, {}, 0), 10), "preempt 2; 1[32+1]");
+}
+
+// A step in flight may have accepted drafts: pages reach as far as it can have come.
+TEST(Scheduler, PagesForWhatMayHaveBeenAccepted) {
+  RunningView s = drafting(1, 0, 28, 5, 5);  // at 27 at least, at 32 at most; then its row, then 5 drafts
+  s.pages = 2;
+  auto view = view_of({s}, {}, 10);
+  view.draft_rows = 5;
+  StepPlan p = plan_step(view, kLimits);
+  EXPECT_EQ(p.to_string(), "1[27+1~5] drafts 5");
+  EXPECT_EQ(p.rows[0].pages, 3);
+  // But never beyond the end of the answer.
+  s.limit = 32;
+  view = view_of({s}, {}, 10);
+  view.draft_rows = 5;
+  p = plan_step(view, kLimits);
+  EXPECT_EQ(p.to_string(), "1[27+1~4] drafts 4");
+  EXPECT_EQ(p.rows[0].pages, 2);
+  s.limit = 28;
+  EXPECT_EQ(draft_plan(view_of({s}, {}, 10), 5), "1[27+1]");
+}
+
 }  // namespace
 }  // namespace deepinfer

@@ -89,6 +89,44 @@ OpCase output_lora_case(int64_t groups, int64_t in, int64_t lora, bool exact) {
           }};
 }
 
+// The Markov chain and the confidences of a draft block; `rank` + `hidden` is not a multiple of what a product takes at a time.
+OpCase draft_head_case(int64_t hidden, int64_t rank, int64_t vocab, bool exact) {
+  return {fmt::format("draft_head{}_{}_{}x{}", exact ? "_exact" : "", hidden, rank, vocab), counts_of(hidden), [=]() -> RunRows {
+            Random random(23);
+            const auto weights = [&](int64_t count, int64_t in) {
+              return exact ? integers(random, count) : bf16_weights(random, count, 1.0f / std::sqrt(static_cast<float>(in)));
+            };
+            const auto embed = exact ? integers(random, vocab * rank) : activations(random, vocab, rank);
+            const auto head = weights(vocab * rank, rank);
+            const auto proj = weights(hidden + rank, hidden + rank);
+            const int64_t rows = counts_of(hidden).back();
+            const int64_t stride = 3 * vocab;  // logits of other draft positions lie between
+            std::vector<float> base(static_cast<size_t>(rows * stride));
+            for (float& v : base) v = exact ? static_cast<float>(random.between(-100, 100)) : random.normal();
+            const auto x = exact ? integers(random, rows * hidden) : activations(random, rows, hidden);
+            std::vector<int32_t> previous(static_cast<size_t>(rows));
+            for (int32_t& id : previous) id = static_cast<int32_t>(random.below(vocab));
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              const auto ids = std::span(previous).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+              std::vector<float> logits(static_cast<size_t>(count * vocab));
+              std::vector<float> confidences(static_cast<size_t>(count));
+              b.markov_logits({.embed = {embed.data(), vocab, rank},
+                               .head = {head.data(), vocab, rank},
+                               .previous = ids,
+                               .base = base.data() + begin * stride,
+                               .base_stride = stride,
+                               .logits = logits.data()});
+              b.draft_confidence({.x = x.data() + begin * hidden,
+                                  .embed = {embed.data(), vocab, rank},
+                                  .previous = ids,
+                                  .proj = {proj.data(), 1, hidden + rank},
+                                  .confidences = confidences.data()});
+              return {output_of("logits", exact ? Compare::kBits : Compare::kFloat, logits, vocab),
+                      output_of("confidences", exact ? Compare::kBits : Compare::kFloat, confidences, 1)};
+            };
+          }};
+}
+
 }  // namespace
 
 std::vector<OpCase> matrix_op_cases() {
@@ -104,6 +142,8 @@ std::vector<OpCase> matrix_op_cases() {
     cases.push_back(output_lora_case(2, 64, 16, exact));  // a group starts in the middle of a tile of scales
     cases.push_back(output_lora_case(1, 32, 48, exact));
     cases.push_back(output_lora_case(8, 4096, 24, exact));
+    cases.push_back(draft_head_case(64, 32, 131, exact));
+    cases.push_back(draft_head_case(5120, 256, 300, exact));
   }
   return cases;
 }

@@ -62,6 +62,9 @@ void summarize_engine(const EngineStats& before, const EngineStats& after, Bench
   const int64_t tokens = after.prompt_tokens - before.prompt_tokens + after.generation_tokens - before.generation_tokens -
                          (after.cached_tokens - before.cached_tokens) + after.replayed_tokens - before.replayed_tokens;
   out.tokens_per_step = ratio(tokens, out.steps);
+  out.drafts = after.drafts - before.drafts;
+  out.drafted_tokens = after.drafted_tokens - before.drafted_tokens;
+  out.accepted_tokens = after.accepted_tokens - before.accepted_tokens;
   out.row_layers = after.row_layers - before.row_layers;
   out.full_row_layers = after.full_row_layers - before.full_row_layers;
   out.work_saved = out.full_row_layers > 0 ? 1 - ratio(out.row_layers, out.full_row_layers) : 0;

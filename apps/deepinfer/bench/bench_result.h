@@ -68,6 +68,7 @@ struct BenchResult {
   double tokens_per_step = 0;  ///< prompt tokens that ran and tokens that were made
   int64_t row_layers = 0, full_row_layers = 0;
   double work_saved = 0;                                                              ///< 1 - row_layers / full_row_layers
+  int64_t drafts = 0, drafted_tokens = 0, accepted_tokens = 0;                        ///< of speculative decoding
   double device_idle_share = 0;                                                       ///< of the duration
   double plan_mean_us = 0, plan_max_us = 0, publish_mean_us = 0, publish_max_us = 0;  ///< the largest since the engine's start
   double step_mean_us = 0;

@@ -27,6 +27,8 @@ Json engine_json(const EngineOptions& o) {
               {"replay", replay_mode_name(o.replay)},
               {"decoder_replay", decoder_replay_name(o.decoder_replay)},
               {"decoder_keep_tokens", o.decoder_keep_tokens},
+              {"speculation", speculation_mode_name(o.speculation)},
+              {"num_speculative_tokens", o.num_speculative_tokens},
               {"async_scheduling", o.async_scheduling},
               {"max_queued_requests", o.max_queued_requests}};
 }
@@ -118,6 +120,10 @@ std::string engine_lines(const BenchResult& r) {
   out += line("Steps", r.steps);
   out += line("Tokens per step", r.tokens_per_step);
   out += line("Mean step (us)", r.step_mean_us, 1);
+  if (r.drafts > 0) {
+    out += line("Drafts verified and accepted", fmt::format("{} and {}", r.drafted_tokens, r.accepted_tokens));
+    out += line("Mean acceptance length", 1 + static_cast<double>(r.accepted_tokens) / static_cast<double>(r.drafts));
+  }
   out += line("Device idle (%)", r.device_idle_share * 100);
   out += line("Host plan, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.plan_mean_us, r.plan_max_us));
   out += line("Host publish, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.publish_mean_us, r.publish_max_us));
@@ -172,6 +178,9 @@ Json to_json(const BenchResult& r) {
            {"evicted_pages", r.evicted_pages}, {"snapshot_hits", r.snapshot_hits},     {"snapshot_misses", r.snapshot_misses}};
   json["engine"] = Json{{"steps", r.steps},
                         {"tokens_per_step", r.tokens_per_step},
+                        {"drafts", r.drafts},
+                        {"drafted_tokens", r.drafted_tokens},
+                        {"accepted_tokens", r.accepted_tokens},
                         {"step_mean_us", r.step_mean_us},
                         {"device_idle_share", r.device_idle_share},
                         {"plan_mean_us", r.plan_mean_us},

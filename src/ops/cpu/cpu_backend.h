@@ -43,6 +43,8 @@ class CpuBackend final : public Backend {
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override;
+  void markov_logits(const MarkovArgs& args) override;
+  void draft_confidence(const ConfidenceArgs& args) override;
 
  private:
   /// Inputs of a product in the kernels' layout.
@@ -91,6 +93,7 @@ class CpuBackend final : public Backend {
   std::vector<Local> local_;
   Packed packed_, packed2_;
   AlignedBuffer<float> dots_, logits_;
+  AlignedBuffer<bf16> draft_inputs_;
   // experts
   std::vector<int64_t> pair_token_;  ///< token of each sorted pair
   std::vector<float> pair_weight_;

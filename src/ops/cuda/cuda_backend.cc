@@ -188,6 +188,22 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                    int64_t n, int64_t hidden, bf16* x) override {
     cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, stream_.stream);
   }
+  void markov_logits(const MarkovArgs& args) override {
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    if (rows == 0) return;
+    bf16* inputs = draft_inputs_.get<bf16>(rows * args.head.in);
+    embed(args.previous, args.embed, 1, inputs);
+    multiply_bf16(inputs, rows, args.head, args.logits, true);
+    cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, stream_.stream);
+  }
+  void draft_confidence(const ConfidenceArgs& args) override {
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    if (rows == 0) return;
+    bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
+    cuda::append_embedding(args.x, args.proj.in - args.embed.in, staging_.upload(args.previous), args.embed.values, args.embed.in, rows,
+                           inputs, stream_.stream);
+    multiply_bf16(inputs, rows, args.proj, args.confidences, true);
+  }
 
  private:
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
@@ -228,7 +244,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Staging staging_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
-  cuda::Scratch mix_, quantized_, logits_;
+  cuda::Scratch mix_, quantized_, logits_, draft_inputs_;
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;

@@ -29,6 +29,13 @@ void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, i
 void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                  int64_t n, int64_t hidden, bf16* x, cudaStream_t stream);
 
+// draft.cu
+/// y [rows, hidden + rank]: x, then the table's row of ids.
+void append_embedding(const bf16* x, int64_t hidden, const int32_t* ids, const bf16* table, int64_t rank, int64_t rows, bf16* y,
+                      cudaStream_t stream);
+/// y [rows, width] += base, rows at base + r * stride.
+void add_rows(const float* base, int64_t stride, int64_t rows, int64_t width, float* y, cudaStream_t stream);
+
 // cache_rows.cu. `cache.pages` is a device table here.
 void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed, cudaStream_t stream);
 void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first, cudaStream_t stream);

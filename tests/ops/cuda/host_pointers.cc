@@ -354,6 +354,28 @@ class HostPointers final : public Backend {
                          call.inout(x, rows * n * hidden));
   }
 
+  void markov_logits(const MarkovArgs& args) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    if (rows == 0) return;
+    MarkovArgs copy = args;
+    copy.embed = call.in(args.embed);
+    copy.head = call.in(args.head);
+    copy.base = call.in(args.base, (rows - 1) * args.base_stride + args.head.out);
+    copy.logits = call.out(args.logits, rows * args.head.out);
+    device_->markov_logits(copy);
+  }
+  void draft_confidence(const ConfidenceArgs& args) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    ConfidenceArgs copy = args;
+    copy.x = call.in(args.x, rows * (args.proj.in - args.embed.in));
+    copy.embed = call.in(args.embed);
+    copy.proj = call.in(args.proj);
+    copy.confidences = call.out(args.confidences, rows);
+    device_->draft_confidence(copy);
+  }
+
  private:
   std::unique_ptr<Backend> device_;
   Arena arena_;
