@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kMixThreads, 2)
 #pragma unroll
   for (int n = 0; n < kInputTiles; ++n)
     row[n] = first_row + n * 8 + g < rows ? x + (first_row + n * 8 + g) * width + begin : nullptr;
-#pragma unroll 4
+#pragma unroll 2
   for (int column = t * 8; column < kSlice; column += 32) {
     uint4 v[kInputTiles];
 #pragma unroll
@@ -109,78 +109,61 @@ __global__ void __launch_bounds__(kMixThreads, 2)
   }
 }
 
-constexpr int kFinishThreads = 256;
-constexpr int kMostOutputs = kMostStreams * (kMostStreams + 2);
-
-// One block a row: all of it fetches the slices, the first warp does the rest. A lane holds elements lane and lane + 32 of the
-// combination matrix.
-__global__ void __launch_bounds__(kFinishThreads)
-    finish_mix(const HyperMixWeights w, const float* partial, int slices, float* pre, float* post, float* comb) {
-  extern __shared__ float fetched[];  // [slices][outputs + 1]
-  __shared__ float m[kMostOutputs + 1];
+// One block a row; thread (i, j) holds one element of the combination matrix.
+__global__ void finish_mix(const HyperMixWeights w, const float* partial, int slices, float* pre, float* post, float* comb) {
+  __shared__ float m[kMostStreams * (kMostStreams + 2) + 1];
   __shared__ float c[kMostStreams * kMostStreams];
   const int n = static_cast<int>(w.n);
   const int outputs = (2 + n) * n;
   const int64_t row = blockIdx.x;
-  const auto t = static_cast<int>(threadIdx.x);
-  const float* p = partial + row * slices * (outputs + 1);
-  for (int i = t; i < slices * (outputs + 1); i += kFinishThreads) fetched[i] = p[i];
-  __syncthreads();
-  for (int o = t; o <= outputs; o += kFinishThreads) {
+  const int t = static_cast<int>(threadIdx.x);
+  for (int o = t; o <= outputs; o += static_cast<int>(blockDim.x)) {
+    const float* p = partial + row * slices * (outputs + 1) + o;
     float sum = 0;
-    for (int s = 0; s < slices; ++s) sum += fetched[s * (outputs + 1) + o];
+    for (int s = 0; s < slices; ++s) sum += p[static_cast<int64_t>(s) * (outputs + 1)];
     m[o] = sum;
   }
   __syncthreads();
-  if (t >= kWarp) return;
   const float scale = 1.0f / sqrtf(m[outputs] / static_cast<float>(n * w.hidden) + w.rms_eps);
   if (t < n) {
     pre[row * n + t] = sigmoid(m[t] * scale * w.scale[0] + w.base[t]) + w.eps;
     post[row * n + t] = 2.0f * sigmoid(m[n + t] * scale * w.scale[1] + w.base[n + t]);
   }
-  constexpr int kOwn = kMostStreams * kMostStreams / kWarp;
-  float own[kOwn] = {};
-  // For each of the lane's elements: fn(element, its row, its column).
-  const auto each = [&](auto fn) {
-#pragma unroll
-    for (int k = 0; k < kOwn; ++k) {
-      const int e = t + k * kWarp;
-      if (e < n * n) fn(own[k], e / n, e % n, e);
-    }
-  };
-  const auto publish = [&] {
-    __syncwarp();
-    each([&](float v, int, int, int e) { c[e] = v; });
-    __syncwarp();
-  };
-  const auto row_sum = [&](int i) {
+  const bool mine = t < n * n;
+  const int i = mine ? t / n : 0;
+  const int j = mine ? t % n : 0;
+  const auto row_sum = [&] {
     float sum = 0;
     for (int k = 0; k < n; ++k) sum += c[i * n + k];
     return sum;
   };
-  const auto column_sum = [&](int j) {
+  const auto column_sum = [&] {
     float sum = 0;
     for (int k = 0; k < n; ++k) sum += c[k * n + j];
     return sum;
   };
-  each([&](float& v, int, int, int e) { v = m[2 * n + e] * scale * w.scale[2] + w.base[2 * n + e]; });
+  float own = 0;
+  const auto publish = [&] {
+    __syncthreads();
+    if (mine) c[t] = own;
+    __syncthreads();
+  };
+  if (mine) own = m[2 * n + t] * scale * w.scale[2] + w.base[2 * n + t];
   publish();
-  each([&](float& v, int i, int, int) {
-    float top = c[i * n];
-    for (int k = 1; k < n; ++k) top = fmaxf(top, c[i * n + k]);
-    v = expf(v - top);
-  });
+  float top = c[i * n];
+  for (int k = 1; k < n; ++k) top = fmaxf(top, c[i * n + k]);
+  own = expf(own - top);
   publish();
-  each([&](float& v, int i, int, int) { v = v / row_sum(i) + w.eps; });
+  own = own / row_sum() + w.eps;
   publish();
-  each([&](float& v, int, int j, int) { v /= column_sum(j) + w.eps; });
+  own /= column_sum() + w.eps;
   for (int64_t step = 1; step < w.sinkhorn_iters; ++step) {
     publish();
-    each([&](float& v, int i, int, int) { v /= row_sum(i) + w.eps; });
+    own /= row_sum() + w.eps;
     publish();
-    each([&](float& v, int, int j, int) { v /= column_sum(j) + w.eps; });
+    own /= column_sum() + w.eps;
   }
-  each([&](float v, int, int, int e) { comb[row * n * n + e] = v; });
+  if (mine) comb[row * n * n + t] = own;
 }
 
 constexpr int kThreads = 256;
@@ -288,11 +271,7 @@ void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scr
                   static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs));
   DI_CUDA(cudaFuncSetAttribute(mix_slices, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMixShared)));
   mix_slices<<<grid, kMixThreads, kMixShared, stream>>>(w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
-  const size_t fetched = static_cast<size_t>(slices_of(w)) * static_cast<size_t>(outputs + 1) * sizeof(float);
-  if (fetched > 48 << 10)
-    DI_CUDA(cudaFuncSetAttribute(finish_mix, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(fetched)));
-  finish_mix<<<static_cast<unsigned>(rows), kFinishThreads, fetched, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre,
-                                                                               post, comb);
+  finish_mix<<<static_cast<unsigned>(rows), 64, 0, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
   DI_CUDA_LAUNCHED();
 }
 

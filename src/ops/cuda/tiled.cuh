@@ -1,7 +1,7 @@
 #pragma once
 
-// Products with many input rows: a block of kWarps panels shares 64 input rows, which go through shared memory 128 columns at a time.
-// The chains of mma, the segments and the order of their sums are those of segments.cuh, so a row's numbers are too.
+// Products with many input rows: a block of kWarps panels shares 64 input rows, which go through shared memory 128 columns at a
+// time. The chains of mma, the segments and the order of their sums are those of segments.cuh, so a row's numbers are too.
 
 #include "ops/cuda/segments.cuh"
 
@@ -18,9 +18,13 @@ inline constexpr int kPartFloats = kTiledInputs * kPartStride;
 inline constexpr size_t kTiledShared = kStages * kTiledInputs * kMostRowSlots * 16 + kTiledWarps * kPartFloats * sizeof(float);
 
 /// Slots of a row in shared memory, and where a slot lies: no two lanes of a load meet in a bank.
-__host__ __device__ constexpr int row_slots(WeightFormat f) { return f == WeightFormat::kFp8 ? 17 : f == WeightFormat::kFp4 ? 18 : 20; }
+__host__ __device__ constexpr int row_slots(WeightFormat f) {
+  return f == WeightFormat::kFp8 ? 17 : f == WeightFormat::kFp4 ? 18 : 20;
+}
 template <WeightFormat kFormat>
-__device__ inline int slot_place(int slot) { return kFormat == WeightFormat::kBf16 ? slot : slot + slot / 8; }
+__device__ inline int slot_place(int slot) {
+  return kFormat == WeightFormat::kBf16 ? slot : slot + slot / 8;
+}
 
 __device__ inline void copy_async(uint4* shared, const bf16* from) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
@@ -29,10 +33,12 @@ __device__ inline void copy_async(uint4* shared, const bf16* from) {
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
-__device__ inline void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory"); }
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
 
-/// Sums of the warp's panel for the block's inputs into `part` [64][kPartStride]. All threads of the block take part; warps without
-/// a panel (`active` false) only load. `row_of(i)`: input row i of the block or nullptr.
+/// Sums of the warp's panel for the block's inputs into `part` [64][kPartStride]. All threads of the block take part; warps
+/// without a panel (`active` false) only load. `row_of(i)`: input row i of the block or nullptr.
 template <WeightFormat kFormat, bool kInterleaved, typename RowOf>
 __device__ inline void multiply_tiled(const WeightView& w, int64_t first_row, int64_t last_row, bool active, const RowOf& row_of,
                                       uint4* stages, float* part) {
@@ -56,7 +62,8 @@ __device__ inline void multiply_tiled(const WeightView& w, int64_t first_row, in
     for (int i = 0; i < kCopies; ++i) {
       const int input = (thread + i * kTiledThreads) / (kStageColumns / 8);
       const bool inside = rows[i] != nullptr && column + slot * 8 < columns;
-      copy_async(stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot), inside ? rows[i] + column : nullptr);
+      copy_async(stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot),
+                 inside ? rows[i] + column : nullptr);
     }
     commit_copies();
   };
