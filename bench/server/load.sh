@@ -8,5 +8,5 @@ threads=$(nproc)
 {
   ./dev bench server_load --streams 1000 --rate 20 --seconds 60 --concurrency 0 --server-threads "$threads"
   ./dev bench server_load --streams 0 --seconds 30 --concurrency 32 --server-threads "$threads"
-  if ((soak)); then ./dev bench server_load --streams 0 --concurrency 0 --soak "$soak" --server-threads "$threads"; fi
+  if ((soak)); then ./dev bench server_load --streams 0 --concurrency 0 --soak "$soak" --soak-rate 150 --server-threads "$threads"; fi
 } >"$output"

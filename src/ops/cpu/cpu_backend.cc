@@ -39,25 +39,29 @@ void CpuBackend::for_outputs(int64_t out, int64_t row_bytes, FunctionRef<void(in
   pool_->run_ranges(out, grain, fn);
 }
 
-char* CpuBackend::tile_of(Packed& packed, int64_t row, int64_t* rows, int64_t* at) const {
+char* CpuBackend::tile_of(Packed& packed, int64_t group, int64_t row, int64_t* rows, int64_t* at) const {
   const int64_t tile = cpu::tile_rows(packed.kind);
   const int64_t first = row / tile * tile;
   *rows = std::min(tile, packed.rows - first);
   *at = row - first;
-  return packed.data.data() + first * kernels_.packed_row_bytes(packed.kind, packed.k);
+  return packed.data.data() + group * packed.group_bytes + first * kernels_.packed_row_bytes(packed.kind, packed.k);
 }
 
-void CpuBackend::pack_rows(Packed& packed, PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t stride, bool quantize) {
+// x [rows, groups, k].
+void CpuBackend::pack_rows(Packed& packed, PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t groups, bool quantize) {
   packed.kind = kind;
   packed.rows = rows;
   packed.k = k;
-  packed.data.reserve_discard(rows * kernels_.packed_row_bytes(kind, k));
+  packed.group_bytes = rows * kernels_.packed_row_bytes(kind, k);
+  packed.data.reserve_discard(groups * packed.group_bytes);
   for (Local& local : local_) local.row.reserve_discard(k);
-  for_rows(rows, k, [&](int64_t r, int thread) {
+  for_rows(groups * rows, k, [&](int64_t i, int thread) {
+    const int64_t group = i / rows;
+    const int64_t r = i % rows;
     int64_t tile_rows = 0;
     int64_t at = 0;
-    char* tile = tile_of(packed, r, &tile_rows, &at);
-    const bf16* row = x + r * stride;
+    char* tile = tile_of(packed, group, r, &tile_rows, &at);
+    const bf16* row = x + (r * groups + group) * k;
     if (quantize) {
       bf16* rounded = local_[static_cast<size_t>(thread)].row.data();
       rows_.round_fp8(row, k, rounded);
@@ -117,7 +121,7 @@ void CpuBackend::rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows,
 void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) {
   if (rows == 0 || outputs.empty()) return;
   const int64_t k = outputs[0].weight.in;
-  pack_rows(packed_, PackKind::kFp8, x, rows, k, k, true);
+  pack_rows(packed_, PackKind::kFp8, x, rows, k, 1, true);
   for (const LinearOutput& output : outputs) {
     const Fp8Weight& w = output.weight;
     for_outputs(w.out, w.in, [&](int64_t begin, int64_t end, int thread) {
@@ -132,7 +136,7 @@ void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearO
 
 void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) {
   if (rows == 0) return;
-  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, w.in, false);
+  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, 1, false);
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
     part.reserve_discard(rows * (end - begin));
@@ -143,26 +147,30 @@ void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, b
 
 void CpuBackend::linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) {
   if (rows == 0) return;
-  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, w.in, false);
+  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, 1, false);
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), y + begin, w.out);
   });
 }
 
 void CpuBackend::output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) {
+  if (rows == 0) return;
   const int64_t lora = wo_a.out / groups;
-  for (int64_t g = 0; g < groups; ++g) {
-    pack_rows(packed_, PackKind::kFp8, o + g * wo_a.in, rows, wo_a.in, groups * wo_a.in, false);
-    for_outputs(lora, wo_a.in, [&](int64_t begin, int64_t end, int thread) {
-      AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
-      part.reserve_discard(rows * (end - begin));
-      kernels_.multiply_fp8(wo_a, g * lora + begin, g * lora + end, packed_.data.data(), rows, scratch(thread), part.data(),
-                            end - begin);
+  pack_rows(packed_, PackKind::kFp8, o, rows, wo_a.in, groups, false);
+  // All groups in one loop: one after the other, threads would wait for each other at the end of each.
+  for_outputs(wo_a.out, wo_a.in, [&](int64_t begin, int64_t end, int thread) {
+    AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
+    part.reserve_discard(rows * (end - begin));
+    for (int64_t first = begin, last = 0; first < end; first = last) {
+      const int64_t group = first / lora;
+      last = std::min(end, (group + 1) * lora);
+      kernels_.multiply_fp8(wo_a, first, last, packed_.data.data() + group * packed_.group_bytes, rows, scratch(thread),
+                            part.data(), last - first);
       for (int64_t r = 0; r < rows; ++r) {
-        rows_.to_bf16_row(part.data() + r * (end - begin), end - begin, y + r * wo_a.out + g * lora + begin);
+        rows_.to_bf16_row(part.data() + r * (last - first), last - first, y + r * wo_a.out + first);
       }
-    });
-  }
+    }
+  });
 }
 
 void CpuBackend::rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) {

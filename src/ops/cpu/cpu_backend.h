@@ -53,6 +53,7 @@ class CpuBackend final : public Backend {
     cpu::PackKind kind = cpu::PackKind::kBf16;
     int64_t rows = 0;
     int64_t k = 0;
+    int64_t group_bytes = 0;  ///< one group of columns after the other, where the input has several
   };
   /// Scratch of one thread.
   struct Local {
@@ -75,9 +76,9 @@ class CpuBackend final : public Backend {
   void for_rows(int64_t rows, int64_t row_work, FunctionRef<void(int64_t, int)> fn);
   /// Calls fn(begin, end, thread) over output rows of a product whose row costs `row_bytes` of weights.
   void for_outputs(int64_t out, int64_t row_bytes, FunctionRef<void(int64_t, int64_t, int)> fn);
-  void pack_rows(Packed& packed, cpu::PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t stride, bool quantize);
+  void pack_rows(Packed& packed, cpu::PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t groups, bool quantize);
   char* scratch(int thread) { return local_[static_cast<size_t>(thread)].scratch.data(); }
-  char* tile_of(Packed& packed, int64_t row, int64_t* rows, int64_t* at) const;
+  char* tile_of(Packed& packed, int64_t group, int64_t row, int64_t* rows, int64_t* at) const;
 
   void sort_pairs(const ExpertsArgs& args, int64_t rows);
   void pack_expert_inputs(const ExpertsArgs& args, int64_t rows);
