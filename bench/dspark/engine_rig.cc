@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "engine/request_check.h"
 
@@ -13,6 +14,12 @@ T must(Result<T> r) {
   if (r) return std::move(*r);
   std::fprintf(stderr, "dspark_bench: %s\n", r.error().message().c_str());
   std::exit(1);
+}
+
+double cpu_clock() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 }  // namespace
@@ -53,6 +60,7 @@ EngineRig::Round EngineRig::run(const std::vector<Request>& requests) {
   round.before = core_->stats();
   std::vector<RequestHandle> handles;
   const double start = step_clock();
+  const double cpu_start = cpu_clock();
   for (const Request& r : requests) {
     auto active = must(check_request(Request(r), limits));
     active->id = next_++;
@@ -63,6 +71,7 @@ EngineRig::Round EngineRig::run(const std::vector<Request>& requests) {
   }
   while (core_->busy()) core_->turn(step_clock());
   round.seconds = step_clock() - start;
+  round.cpu_seconds = cpu_clock() - cpu_start;
   round.after = core_->stats();
   for (RequestHandle& h : handles) {
     round.answers.emplace_back();

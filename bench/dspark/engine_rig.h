@@ -29,6 +29,7 @@ class EngineRig {
 
   struct Round {
     double seconds = 0;
+    double cpu_seconds = 0;  ///< of the process
     int64_t tokens = 0;
     EngineStats before, after;
     std::vector<std::vector<int32_t>> answers;  ///< in the order of the requests

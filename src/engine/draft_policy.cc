@@ -15,6 +15,8 @@ constexpr int64_t kJudgeSteps = 48;   // drafting steps between two verdicts
 constexpr int64_t kRefreshEvery = 4;  // verdicts between two looks at plain steps
 constexpr int64_t kFirstPause = 512;
 constexpr int64_t kLongestPause = 8192;
+constexpr int64_t kClearSteps = 4;  // of a trial, after which a clear loss ends it
+constexpr double kClearLoss = 0.85;
 constexpr double kLoses = 1.0;       // tokens per second over plain: below it drafting stops,
 constexpr double kWins = 1.03;       // and from here on it starts again
 constexpr int32_t kIdleRounds = 3;   // without a draft worth verifying before an answer rests for 8 steps,
@@ -101,7 +103,8 @@ size_t DraftPolicy::batch_of(int64_t sequences) {
 void DraftPolicy::enter(Batch& batch, Batch::Phase phase) {
   using Phase = Batch::Phase;
   batch.phase = phase;
-  batch.tokens = batch.seconds = batch.plain_seconds = 0;
+  batch.steps = 0;
+  batch.seconds = batch.plain_seconds = 0;
   switch (phase) {
     case Phase::kMeasure:
       batch.left = kMeasureSteps;
@@ -243,10 +246,13 @@ void DraftPolicy::learn_step(int64_t sequences, int64_t rows, int64_t tokens, do
   if (draft_seconds <= 0) return;
   draft_cost_.learn(sequences, draft_seconds);
   Batch& batch = batches_[batch_of(sequences)];
-  batch.tokens += static_cast<double>(tokens);
+  using Phase = Batch::Phase;
+  const bool trial = batch.phase == Phase::kTry || batch.phase == Phase::kProbe;
+  if (++batch.steps == 1 && trial) return;  // grows buffers, and knows no costs
   batch.seconds += draft_seconds + step_seconds;
   // Plain decoding would have made one token a sequence in each of its steps.
   batch.plain_seconds += static_cast<double>(tokens) / static_cast<double>(sequences) * step_cost_.at(sequences);
+  if (trial && batch.steps > kClearSteps && batch.plain_seconds < kClearLoss * batch.seconds) batch.left = 0;
 }
 
 }  // namespace deepinfer

@@ -101,7 +101,8 @@ class DraftPolicy {
     int64_t left = 0;  ///< steps of the phase
     int64_t pause = 0;
     int64_t verdicts = 0;
-    double tokens = 0, seconds = 0, plain_seconds = 0;  ///< of the drafting steps that are being judged
+    int64_t steps = 0;                      ///< drafting steps of the phase
+    double seconds = 0, plain_seconds = 0;  ///< what they took, and what plain ones would have taken for the same tokens
     double wanted = 0;
   };
   static size_t batch_of(int64_t sequences);

@@ -116,6 +116,31 @@ TEST(Generate, Thinking) {
             generate_json(base + Arguments{"--reasoning-effort", "5", "-n", "1"})["usage"]["prompt_tokens"].get<int>() + 2);
 }
 
+TEST(Generate, AnswersInAForm) {
+  const Arguments ask = {"-p", "Tell me about a fox.", "--no-perf", "--seed", "3"};
+  const auto choice = run_program(generate(ask + Arguments{"--choice", "yes", "--choice", "no"}));
+  EXPECT_EQ(choice.code, 0) << choice.err;
+  EXPECT_TRUE(choice.out == "yes" || choice.out == "no") << choice.out;
+  const std::string schema =
+      R"({"type":"object","properties":{"n":{"type":"integer","minimum":1,"maximum":9}},"required":["n"],"additionalProperties":false})";
+  const std::string file = testing::scratch_dir("schema") + "/schema.json";
+  std::ofstream(file) << schema;
+  const auto given = run_program(generate(ask + Arguments{"--json-schema", schema}));
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_TRUE(Json::parse(given.out)["n"].is_number_integer()) << given.out;
+  EXPECT_EQ(run_program(generate(ask + Arguments{"--json-schema", "@" + file})).out, given.out);
+  EXPECT_EQ(run_program(generate(ask + Arguments{"--regex", "fox(-[0-9]){2}"})).out.substr(0, 4), "fox-");
+  EXPECT_EQ(run_program(generate(ask + Arguments{"--grammar", "root ::= \"a\" \"b\""})).out, "ab");
+  const Arguments list = {"--json-schema", R"({"type":"array","items":{"type":"boolean"},"maxItems":2,"uniqueItems":true})"};
+  const auto refused = run_program(generate(ask + list));
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("#/uniqueItems"), std::string::npos) << refused.err;
+  const auto loose = run_program(generate(ask + list + Arguments{"--no-strict"}));
+  EXPECT_EQ(loose.code, 0) << loose.err;
+  EXPECT_TRUE(Json::parse(loose.out).is_array()) << loose.out;
+  EXPECT_NE(loose.err.find("not enforced: #/uniqueItems"), std::string::npos) << loose.err;
+}
+
 TEST(Generate, PromptFromStandardInputAndFile) {
   const Arguments rest = {"--temperature", "0", "-n", "20", "--no-perf"};
   const auto given = run_program(generate(rest + Arguments{"-p", "Tell me a story."}));

@@ -114,7 +114,12 @@ const tally = {};
 const specs = new Set();
 let shown = 0;
 for await (const line of readline.createInterface({ input: child.stdout })) {
-  const sample = JSON.parse(line);
+  let sample;
+  try {
+    sample = JSON.parse(line);
+  } catch {
+    break;  // the tool was stopped in the middle of a line; the count tells
+  }
   specs.add(`${sample.kind} ${JSON.stringify(sample.spec)}`);
   let result = 'length';
   if (sample.finish === 'stop') {

@@ -62,12 +62,11 @@ std::string error_of(Api api, const Json& more) {
   return request.has_value() ? "" : request.error().message;
 }
 
-/// By value: forms are temporaries.
 template <typename Spec>
 Spec spec_of(const std::optional<StructuredOutput>& form) {
   if (form.has_value() && std::holds_alternative<Spec>(form->form)) return std::get<Spec>(form->form);
   ADD_FAILURE() << "another form, or none";
-  return {};
+  return Spec{};
 }
 
 const Json kSchema{{"type", "object"}, {"properties", {{"zebra", {{"type", "string"}}}, {"ant", {{"type", "integer"}}}}}};
@@ -162,7 +161,7 @@ Json tool(Api api, const char* name, std::optional<bool> strict) {
   return function;
 }
 
-/// In Messages `any` counts as auto (the conformance vectors say so), and only a name forces a call.
+/// In Messages `any` is as `auto` (spec §10), and a call is certain where a tool is named.
 Json required(Api api) { return api == Api::kMessages ? Json{{"type", "tool"}, {"name", "f"}} : Json("required"); }
 
 TEST(StructuredOutput, ToolsOfEveryFormat) {
@@ -171,7 +170,7 @@ TEST(StructuredOutput, ToolsOfEveryFormat) {
     const Json strict = Json::array({tool(api, "f", true), tool(api, "g", false)});
     EXPECT_FALSE(form_of(api, {{"tools", plain}}).has_value()) << "nothing was asked for";
     const auto automatic = form_of(api, {{"tools", strict}});
-    const DsmlSpec& a = spec_of<DsmlSpec>(automatic);
+    const DsmlSpec a = spec_of<DsmlSpec>(automatic);
     EXPECT_EQ(a.mode, DsmlSpec::Mode::kAuto);
     ASSERT_EQ(a.tools.size(), 2u);
     EXPECT_EQ(a.tools[0].name, "f");
@@ -181,8 +180,8 @@ TEST(StructuredOutput, ToolsOfEveryFormat) {
     EXPECT_FALSE(a.answer.has_value());
     EXPECT_EQ(Json::parse(a.tools[0].parameters), kSchema);
 
-    const DsmlSpec& r = spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"tool_choice", required(api)}}));
-    EXPECT_EQ(r.mode, DsmlSpec::Mode::kInside) << api_name(api) << ": the prompt has opened the block";
+    const DsmlSpec r = spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"tool_choice", required(api)}}));
+    EXPECT_EQ(r.mode, DsmlSpec::Mode::kInside) << "the prompt has opened the block";
     EXPECT_FALSE(r.tools[0].strict);
 
     // After thinking the model has to open it.
@@ -198,7 +197,7 @@ TEST(StructuredOutput, ToolsOfEveryFormat) {
 
     // A format beside tools: an answer in it, or calls.
     const Json format{{"regex", "a+"}};
-    const DsmlSpec& both = spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"structured_outputs", format}}));
+    const DsmlSpec both = spec_of<DsmlSpec>(form_of(api, {{"tools", plain}, {"structured_outputs", format}}));
     EXPECT_EQ(both.mode, DsmlSpec::Mode::kAuto);
     EXPECT_EQ(both.answer, grammar::AnswerSpec(grammar::RegexSpec{"a+"}));
     const DsmlSpec& calls =
