@@ -200,8 +200,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const auto rows = static_cast<int64_t>(args.previous.size());
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
-    cuda::append_embedding(args.x, args.proj.in - args.embed.in, staging_.upload(args.previous), args.embed.values, args.embed.in, rows,
-                           inputs, stream_.stream);
+    cuda::append_embedding(args.x, args.proj.in - args.embed.in, staging_.upload(args.previous), args.embed.values, args.embed.in,
+                           rows, inputs, stream_.stream);
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
   }
 

@@ -10,7 +10,8 @@ constexpr int kThreads = 256;
 
 unsigned blocks(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
 
-__global__ void append_kernel(const bf16* x, int64_t hidden, const int32_t* ids, const bf16* table, int64_t rank, int64_t count, bf16* y) {
+__global__ void append_kernel(const bf16* x, int64_t hidden, const int32_t* ids, const bf16* table, int64_t rank, int64_t count,
+                              bf16* y) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= count) return;
   const int64_t row = at / (hidden + rank);
