@@ -194,6 +194,7 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
                                              .window_first = std::max(window_start, position - c.sliding_window + 1),
                                              .window_last = position,
                                              .compressed = compressed,
+                                             .compressed_rows = source >= 0 ? (position + 1) / c.compress_ratio(layer) : 0,
                                              .chosen = b.chosen.data() + row * c.index_topk,
                                              .chosen_count = source >= 0 ? b.chosen_count[row] : 0};
     }

@@ -14,6 +14,7 @@
 
 #include "base/scalar_types.h"
 #include "base/thread_pool.h"
+#include "ops/device_memory.h"
 
 namespace deepinfer {
 
@@ -95,6 +96,7 @@ struct AttentionQuery {
   int64_t window_first = 0;         ///< first visible position
   int64_t window_last = 0;          ///< last visible position
   PagedRows compressed;             ///< rows of the KV source; unused when chosen_count is 0
+  int64_t compressed_rows = 0;      ///< chosen ones lie below it
   const int32_t* chosen = nullptr;  ///< ascending row numbers
   int64_t chosen_count = 0;
 };
@@ -188,14 +190,16 @@ struct ConfidenceArgs {
   float* confidences = nullptr;  ///< out [rows], before the sigmoid
 };
 
-/// A device. Buffers are the caller's; a backend keeps scratch of its own that grows to the largest step and stays.
-/// One caller at a time.
+/// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
+/// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
+/// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
+  virtual DeviceMemory& memory() { return host_memory(); }
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;

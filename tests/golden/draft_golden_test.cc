@@ -8,6 +8,7 @@
 #include "golden/recorder.h"
 #include "testing/golden_file.h"
 #include "testing/loaded_model.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -48,6 +49,7 @@ class StageRecorder final : public StepObserver {
 class DraftGolden : public ::testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
     const std::string checkpoint = GetParam().checkpoint;
     std::string directory = testing::nano_dir();
     if (checkpoint == "wide") {
@@ -140,8 +142,8 @@ TEST_P(DraftGolden, EveryStageTeacherForced) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DraftGolden,
-                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"wide", "reference"},
-                                           Setup{"wide", "cpu"}),
+                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
+                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
                          [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "golden/recorder.h"
 #include "testing/golden_file.h"
 #include "testing/loaded_model.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 
 namespace deepinfer {
@@ -33,6 +34,7 @@ struct Setup {
 class Golden : public ::testing::TestWithParam<Setup> {
  protected:
   void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
     std::string directory = testing::nano_dir();
     std::string golden = testing::source_dir() + "/tests/data/golden/nano.bf16.safetensors";
     if (std::string(GetParam().checkpoint) == "wide") {
@@ -309,8 +311,8 @@ TEST_P(Golden, TinyPrompts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
-                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"wide", "reference"},
-                                           Setup{"wide", "cpu"}),
+                         ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
+                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
                          [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
 
 }  // namespace

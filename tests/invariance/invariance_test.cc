@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "invariance/schedules.h"
+#include "testing/named_backend.h"
 
 namespace deepinfer {
 namespace {
@@ -21,6 +22,9 @@ using testing::Track;
 
 class Invariance : public ::testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
+  }
   bool nano() const { return std::string(GetParam().checkpoint) == "nano"; }
   bool reference() const { return std::string(GetParam().backend) == "reference"; }
   bool slow() const { return nano() && reference(); }
@@ -195,7 +199,8 @@ TEST_P(Invariance, RandomSchedules) {
 
 INSTANTIATE_TEST_SUITE_P(All, Invariance,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
-                                           Setting{"many", "cpu"}, Setting{"nano", "reference"}, Setting{"micro", "reference"}),
+                                           Setting{"many", "cpu"}, Setting{"nano", "reference"}, Setting{"micro", "reference"},
+                                           Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"many", "cuda"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -74,6 +74,7 @@ OpCase attention_case(const AttentionDims& d) {
                                  .window_first = r % 17 == 4 ? position : std::max(start - d.window + 1, position - d.window + 1),
                                  .window_last = position,
                                  .compressed = in->cache->rows,
+                                 .compressed_rows = cached,
                                  .chosen = list.empty() ? nullptr : list.data(),
                                  .chosen_count = static_cast<int64_t>(list.size())});
         }
@@ -190,6 +191,16 @@ std::vector<OpCase> attention_op_cases() {
   };
   for (const IndexDims& d : dims) {
     for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) cases.push_back(index_case(d, mode));
+  }
+  return cases;
+}
+
+std::vector<OpCase> large_attention_op_cases() {
+  std::vector<OpCase> cases = {attention_case({64, 512, 128, 512, {1, 2, 9, 33}})};
+  using Mode = IndexSelectArgs::Candidates;
+  for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) {
+    cases.push_back(index_case({32, 128, 512, 2048, 8, 20000, {1, 3}}, mode));
+    cases.push_back(index_case({32, 128, 512, 2048, 8, 140000, {1, 2}}, mode));
   }
   return cases;
 }

@@ -146,4 +146,24 @@ std::vector<OpCase> all_op_cases() {
   return cases;
 }
 
+std::vector<OpCase> large_expert_op_cases() {
+  return {
+      experts_case({.hidden = 5120, .inner = 2304, .experts = 4, .topk = 2, .counts = {1, 2, 8, 9, 40}}),
+      experts_case({.hidden = 5120, .inner = 576, .experts = 8, .topk = 6, .counts = {1, 3, 17}}),
+      experts_case({.hidden = 5120, .inner = 288, .experts = 8, .topk = 6, .counts = {1, 3, 17}}),
+      experts_case({.hidden = 256, .inner = 128, .experts = 16, .topk = 2, .counts = {1, 33, 65, 300}}),
+  };
+}
+
+std::vector<OpCase> large_op_cases() {
+  std::vector<OpCase> cases;
+  for (auto& part : {large_matrix_op_cases(), large_attention_op_cases(), large_expert_op_cases()}) {
+    for (OpCase c : part) {
+      c.name = "large_" + c.name;
+      cases.push_back(std::move(c));
+    }
+  }
+  return cases;
+}
+
 }  // namespace deepinfer::testing

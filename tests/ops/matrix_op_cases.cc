@@ -148,4 +148,17 @@ std::vector<OpCase> matrix_op_cases() {
   return cases;
 }
 
+std::vector<OpCase> large_matrix_op_cases() {
+  const MatrixDims query_and_window{5120, {1280, 512}};
+  const MatrixDims heads{1280, {32768}};
+  const MatrixDims wide{8192, {5120}};
+  const MatrixDims gate{5120, {384}};
+  return {linear_fp8_case(query_and_window, false),
+          linear_fp8_case(heads, false),
+          linear_fp8_case(wide, false),
+          linear_fp8_case(wide, true),
+          linear_bf16_case(gate, false),
+          output_lora_case(8, 4096, 1024, false)};
+}
+
 }  // namespace deepinfer::testing

@@ -45,4 +45,10 @@ std::vector<OpCase> attention_op_cases();
 std::vector<OpCase> expert_op_cases();
 std::vector<OpCase> all_op_cases();
 
+/// The shapes of the release and its shards, too large for a CPU's unit tests; weights of a few experts only.
+std::vector<OpCase> large_matrix_op_cases();
+std::vector<OpCase> large_attention_op_cases();
+std::vector<OpCase> large_expert_op_cases();
+std::vector<OpCase> large_op_cases();
+
 }  // namespace deepinfer::testing

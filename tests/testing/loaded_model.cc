@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "testing/named_backend.h"
+
 namespace deepinfer::testing {
 namespace {
 
@@ -16,7 +18,7 @@ T unwrap(Result<T> result) {
 LoadedModel load_model(const std::string& directory, const std::string& backend, int threads) {
   LoadedModel loaded;
   loaded.pool = std::make_unique<ThreadPool>(threads);
-  loaded.backend = backend == "reference" ? make_reference_backend(loaded.pool.get()) : make_cpu_backend(loaded.pool.get());
+  loaded.backend = make_named_backend(backend, loaded.pool.get());
   loaded.tokenizer = unwrap(Tokenizer::Load(directory + "/tokenizer.json"));
   auto checkpoint = unwrap(Checkpoint::Open(directory));
   loaded.model = unwrap(Model::Create(std::move(checkpoint), make_engram_token_map(*loaded.tokenizer).map, loaded.backend.get()));

@@ -16,7 +16,7 @@ struct LoadedModel {
   std::unique_ptr<Model> model;
 };
 
-/// backend: "reference" or "cpu". Throws std::runtime_error with the reason on failure.
+/// backend: as make_named_backend. Throws std::runtime_error with the reason on failure.
 LoadedModel load_model(const std::string& directory, const std::string& backend, int threads = 2);
 
 }  // namespace deepinfer::testing

@@ -6,6 +6,7 @@
 
 #include "base/mapped_file.h"
 #include "checkpoint/random_checkpoint.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 
 namespace deepinfer::testing {
@@ -19,7 +20,7 @@ T unwrap(Result<T> result) {
 
 void attach_model(RandomModel& m, const std::string& backend, int threads, const Model::Options& options) {
   m.pool = std::make_unique<ThreadPool>(threads);
-  m.backend = backend == "reference" ? make_reference_backend(m.pool.get()) : make_cpu_backend(m.pool.get());
+  m.backend = make_named_backend(backend, m.pool.get());
   std::vector<int32_t> map(static_cast<size_t>(m.checkpoint->config().vocab_size));
   std::iota(map.begin(), map.end(), 0);
   m.model = unwrap(Model::Create(m.checkpoint, std::move(map), m.backend.get(), options));

@@ -1,7 +1,22 @@
+// A program built without the CUDA toolkit.
+
+#include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
+#include "ops/cuda/cuda_graph.h"
 
 namespace deepinfer {
+namespace {
 
-Result<std::vector<CudaDevice>> cuda_devices() { return Err(Status::NotFound("CUDA: this program was built without it")); }
+Status absent() { return Status::NotFound("CUDA: this program was built without it"); }
+
+}  // namespace
+
+Result<std::vector<CudaDevice>> cuda_devices() { return Err(absent()); }
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(int /*device*/) { return Err(absent()); }
+
+std::unique_ptr<CudaGraph> record_cuda_graph(Backend& backend, FunctionRef<void()> /*calls*/) {
+  DI_CHECK(false, "{} records no graphs", backend.name());
+}
 
 }  // namespace deepinfer

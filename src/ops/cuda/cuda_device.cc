@@ -1,6 +1,6 @@
-#include <cuda_runtime.h>
-
 #include "ops/cuda/cuda_device.h"
+
+#include <cuda_runtime.h>
 
 namespace deepinfer {
 

@@ -1,0 +1,456 @@
+// Three kernels: scores, softmax, values. Scores: keys are the A operand, 32 a warp, and all heads are B; the dims are cut into
+// quarters of 128, a warp each. Values: heads are A, dims are B; a warp has a slice of 32 dims and a quarter of the keys. Sums of
+// quarters are added in ascending order. Every key is widened once for each product, whatever the number of heads.
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/fragments.cuh"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kHeads = 64;       // of a block
+constexpr int kKeys = 32;        // of a score tile
+constexpr int kQuarters = 4;     // warps that share a sum
+constexpr int kScoreDims = 128;  // that a warp multiplies at a time
+constexpr int kScoreTiles = 2;   // of a block at a time
+constexpr int kScoreThreads = kScoreTiles * kQuarters * kWarp;
+constexpr int kScoreStride = kKeys + 4;
+constexpr int kSoftmaxThreads = 256;
+constexpr int kSlice = 32;  // dims of a warp
+constexpr int kSlices = 4;  // of a block
+constexpr int kValueThreads = kSlices * kQuarters * kWarp;
+constexpr int kValueKeys = 16;    // of a value tile
+constexpr int kValueStride = 40;  // bf16: the rows of an ldmatrix lie in different banks
+constexpr int kSumStride = kSlice + 4;
+
+__device__ int window_of(const AttentionQuery& a) { return static_cast<int>(a.window_last - a.window_first + 1); }
+__device__ int count_of(const AttentionQuery& a) { return window_of(a) + static_cast<int>(a.chosen_count); }
+
+// Entry i of the row's list.
+__device__ const uint8_t* key_row(const AttentionQuery& a, int i) {
+  const int window = window_of(a);
+  if (i < window) {
+    const int64_t p = a.window_first + i;
+    return p >= a.window.start ? a.window.fresh + (p - a.window.start) * a.window.row_bytes
+                               : a.window.ring + p % a.window.capacity * a.window.row_bytes;
+  }
+  const int64_t j = a.chosen[i - window];
+  return a.compressed.pages[j / a.compressed.rows_per_page] + a.compressed.offset +
+         j % a.compressed.rows_per_page * a.compressed.row_bytes;
+}
+
+__device__ uint32_t same_pair(float v) { return static_cast<uint32_t>(bf16_bits(v)) * 0x10001u; }
+
+// 8 codes times an E4M3 scale, exact.
+__device__ void widen_compressed(uint32_t word, uint32_t scale, uint32_t (&r)[4]) {
+  widen_fp4(word, r);
+#pragma unroll
+  for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, 0x7e807e80u), scale);  // 2^126
+}
+
+__device__ uint4 interleave(const uint4& v) {
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                    __byte_perm(v.y, v.w, 0x7632));
+}
+
+// 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
+struct KeyPiece {
+  uint4 data[4][2];    // window: both chunks of 64 dims; compressed: one of 128
+  uint32_t scales[4];  // window: a byte a chunk; compressed: two bytes
+};
+
+__device__ void load_keys(const AttentionQuery& a, bool in_window, int first, int keys, int dims, int dim, KeyPiece& piece) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int t = lane % 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint8_t* row = key_row(a, first + min(lane / 4 + 8 * i, keys - 1));
+    piece.data[i][0] = piece.data[i][1] = make_uint4(0, 0, 0, 0);
+    piece.scales[i] = 0;
+    if (in_window) {
+#pragma unroll
+      for (int chunk = 0; chunk < 2; ++chunk) {
+        const int column = dims + chunk * 64 + t * 16;
+        if (column >= dim) continue;
+        piece.data[i][chunk] = load_unaligned(row + column);
+        piece.scales[i] |= static_cast<uint32_t>(row[dim + column / kScaleGroup]) << 8 * chunk;
+      }
+    } else {
+      const int column = dims + t * 32;
+      if (column >= dim) continue;
+      piece.data[i][0] = load_unaligned(row + column / 2);
+      const uint8_t* scales = row + dim / 2 + column / kCacheScaleGroup;
+      piece.scales[i] = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+    }
+  }
+}
+
+// Their products with the block's heads; `query`: interleaved, from the lane's head g and the first of the dims on.
+__device__ void multiply_keys(const KeyPiece& piece, bool in_window, const bf16* query, int stride,
+                              float (&c)[2][kHeads / 8][4]) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+  if (in_window) {
+#pragma unroll
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      WeightChunk<WeightFormat::kFp8> k;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i] >> 8 * chunk & 255;
+      const auto inputs = [&](int tile, int pair) {
+        return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + chunk * 64 + t * 16 + pair * 8);
+      };
+      multiply_chunk<WeightFormat::kFp8, true, kHeads / 8>(k, inputs, c);
+    }
+    return;
+  }
+  uint32_t scales[4][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    scales[i][0] = same_pair(e4m3_value(piece.scales[i] & 255));
+    scales[i][1] = same_pair(e4m3_value(piece.scales[i] >> 8));
+  }
+  multiply_pairs<4, kHeads / 8>(
+      [&](int i, int pair, uint32_t(&r)[4]) {
+        const uint32_t words[4] = {piece.data[i][0].x, piece.data[i][0].y, piece.data[i][0].z, piece.data[i][0].w};
+        widen_compressed(words[pair], scales[i][pair / 2], r);
+      },
+      [&](int tile, int pair) { return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + t * 32 + pair * 8); }, c);
+}
+
+// Queries in shared memory: [heads][dims], 16 bytes more a row, so that the lanes of a load meet in no bank.
+__host__ __device__ int query_stride(int dim) { return (dim + kScoreDims - 1) / kScoreDims * kScoreDims + 8; }
+__host__ __device__ int score_bytes(int dim) {
+  return kHeads * query_stride(dim) * 2 + kScoreTiles * kQuarters * kHeads * kScoreStride * 4;
+}
+
+// scores [rows][heads][stride]. Grid: shares of the key tiles, those of the window first; rows; groups of heads. Warp: a tile of
+// the block's kScoreTiles, a quarter of each 512 dims.
+__global__ void __launch_bounds__(kScoreThreads, 1)
+    score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
+  extern __shared__ uint4 shared[];
+  auto* query = reinterpret_cast<bf16*>(shared);
+  auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][quarters][heads][kScoreStride]
+  const int64_t r = blockIdx.y;
+  const AttentionQuery& a = queries[r];
+  const int window = window_of(a);
+  const int count = count_of(a);
+  const int window_tiles = (window + kKeys - 1) / kKeys;
+  const int tiles = window_tiles + (count - window + kKeys - 1) / kKeys;
+  const int first_head = static_cast<int>(blockIdx.z) * kHeads;
+  const int own_heads = min(kHeads, heads - first_head);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int quarter = warp % kQuarters;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const int row_stride = query_stride(dim);
+  if (static_cast<int>(blockIdx.x) * kScoreTiles >= tiles) return;
+
+  const int slots = row_stride / 8;
+  for (int i = thread; i < kHeads * slots; i += kScoreThreads) {
+    const int h = i / slots;
+    const int d = i % slots * 8;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (h < own_heads && d < dim) v = interleave(load_again(q + (r * heads + first_head + h) * dim + d));
+    *reinterpret_cast<uint4*>(query + h * row_stride + d) = v;
+  }
+  const auto step = static_cast<int>(gridDim.x) * kScoreTiles;
+  const auto place = [&](int tile, bool& in_window, int& first, int& keys) {
+    in_window = tile < window_tiles;
+    first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
+    keys = tile < tiles ? min(kKeys, (in_window ? window : count) - first) : 0;
+  };
+  bool in_window = false;
+  int first = 0;
+  int keys = 0;
+  int tile = static_cast<int>(blockIdx.x) * kScoreTiles + warp / kQuarters;
+  place(tile, in_window, first, keys);
+  KeyPiece next;
+  if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
+  __syncthreads();
+  for (int base = static_cast<int>(blockIdx.x) * kScoreTiles; base < tiles; base += step, tile += step) {
+    const bool now_window = in_window;
+    const int now_first = first;
+    const int now_keys = keys;
+    float c[2][kHeads / 8][4] = {};
+    KeyPiece piece = next;
+    for (int d = quarter * kScoreDims; d < dim && now_keys > 0; d += kQuarters * kScoreDims) {
+      if (d >= kQuarters * kScoreDims) load_keys(a, now_window, now_first, now_keys, d, dim, piece);
+      if (d < kQuarters * kScoreDims) {
+        place(tile + step, in_window, first, keys);
+        if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
+      }
+      multiply_keys(piece, now_window, query + g * row_stride + d, row_stride, c);
+    }
+    if (quarter * kScoreDims >= dim) place(tile + step, in_window, first, keys);
+    float* part = parts + warp * kHeads * kScoreStride;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < kHeads / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) part[(n * 8 + t * 2 + i % 2) * kScoreStride + m * 16 + g + i / 2 * 8] = c[m][n][i];
+      }
+    }
+    __syncthreads();
+    float* out = scores + (r * heads + first_head) * stride + now_first;
+    const float* own = parts + (warp - quarter) * kHeads * kScoreStride;
+    for (int h = quarter; h < own_heads; h += kQuarters) {
+      float sum = own[h * kScoreStride + lane];
+#pragma unroll
+      for (int k = 1; k < kQuarters; ++k) sum += own[(k * kHeads + h) * kScoreStride + lane];
+      if (lane < now_keys) out[h * stride + lane] = sum * scale;
+    }
+    __syncthreads();
+  }
+}
+
+// One warp a (row, head). Probabilities behind the last key are zero up to a multiple of 16.
+__global__ void __launch_bounds__(kSoftmaxThreads)
+    softmax_kernel(const AttentionQuery* queries, int64_t pairs, int heads, const float* sinks, const float* scores,
+                   bf16* weights, float* totals, int64_t stride) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t pair = static_cast<int64_t>(blockIdx.x) * (kSoftmaxThreads / kWarp) + threadIdx.x / kWarp;
+  if (pair >= pairs) return;
+  const int count = count_of(queries[pair / heads]);
+  const float* s = scores + pair * stride;
+  bf16* p = weights + pair * stride;
+  float top = -1e30f;
+  for (int i = lane; i < count; i += kWarp) top = fmaxf(top, s[i]);
+  top = warp_max(top);
+  float total = 0;
+  for (int i = lane; i < (count + kValueKeys - 1) / kValueKeys * kValueKeys; i += kWarp) {
+    const float e = i < count ? expf(s[i] - top) : 0.0f;
+    total += e;
+    p[i] = narrow(e);
+  }
+  total = warp_sum(total);
+  if (lane == 0) totals[pair] = total + expf(sinks[pair % heads] - top);
+}
+
+// 16 dims of one key on their way to shared memory.
+struct ValuePiece {
+  uint4 data;
+  uint32_t scale;
+};
+
+__device__ ValuePiece load_values(const uint8_t* row, bool window, int dim, int column) {
+  ValuePiece piece;
+  if (window) {
+    piece.data = load_unaligned(row + column);
+    piece.scale = row[dim + column / kScaleGroup];
+  } else {
+    const uint8_t* p = row + column / 2;
+    if (reinterpret_cast<uintptr_t>(p) % 8 == 0) {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(p));
+      piece.data = make_uint4(v.x, v.y, 0, 0);
+    } else {
+      uint32_t words[2] = {};
+#pragma unroll
+      for (int i = 0; i < 8; ++i) words[i / 4] |= static_cast<uint32_t>(__ldg(p + i)) << (i % 4 * 8);
+      piece.data = make_uint4(words[0], words[1], 0, 0);
+    }
+    piece.scale = row[dim / 2 + column / kCacheScaleGroup];
+  }
+  return piece;
+}
+
+// In natural order.
+__device__ void widen_values(const ValuePiece& piece, bool window, uint32_t (&r)[8]) {
+  if (window) {
+    uint32_t half[4];
+    const uint32_t scale = scale_pair(piece.scale, kFp8Bias);
+    const uint32_t excess = excess_pair(piece.scale, kFp8Bias);
+    widen_fp8(piece.data.x, piece.data.y, half);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r[i] = multiply_bf16x2(multiply_bf16x2(half[i], scale), excess);
+    widen_fp8(piece.data.z, piece.data.w, half);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r[4 + i] = multiply_bf16x2(multiply_bf16x2(half[i], scale), excess);
+    return;
+  }
+  const uint32_t scale = same_pair(e4m3_value(piece.scale));
+#pragma unroll
+  for (int w = 0; w < 2; ++w) {
+    uint32_t q[4];  // (0, 4), (1, 5), (2, 6), (3, 7)
+    widen_compressed(w == 0 ? piece.data.x : piece.data.y, scale, q);
+    r[4 * w] = __byte_perm(q[0], q[1], 0x5410);
+    r[4 * w + 1] = __byte_perm(q[2], q[3], 0x5410);
+    r[4 * w + 2] = __byte_perm(q[0], q[1], 0x7632);
+    r[4 * w + 3] = __byte_perm(q[2], q[3], 0x7632);
+  }
+}
+
+__device__ void load_matrices(uint32_t (&r)[4], const bf16* p) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+__device__ void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+
+struct ValueLayout {
+  int weight_stride;              // bf16
+  int values, rows, sums, bytes;  // offsets
+};
+__host__ __device__ ValueLayout value_layout(int64_t stride) {
+  ValueLayout l{};
+  l.weight_stride = static_cast<int>(stride);  // a multiple of 32 and 8: ldmatrix rows in different banks
+  l.values = kHeads * l.weight_stride * 2;
+  l.rows = l.values + kSlices * kQuarters * kValueKeys * kValueStride * 2;
+  l.sums = l.rows + l.weight_stride * 8;
+  l.bytes = l.sums + kSlices * kHeads * kSumStride * 4;
+  return l;
+}
+
+// Grid: groups of 128 dims, rows, groups of heads.
+__global__ void __launch_bounds__(kValueThreads, 1)
+    value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* totals, int64_t stride,
+                 bf16* out) {
+  extern __shared__ uint4 shared[];
+  auto* base = reinterpret_cast<uint8_t*>(shared);
+  const ValueLayout l = value_layout(stride);
+  auto* p = reinterpret_cast<bf16*>(base);
+  auto* rows = reinterpret_cast<const uint8_t**>(base + l.rows);
+  auto* sums = reinterpret_cast<float*>(base + l.sums);
+  const int64_t r = blockIdx.y;
+  const AttentionQuery& a = queries[r];
+  const int window = window_of(a);
+  const int count = count_of(a);
+  const int first_head = static_cast<int>(blockIdx.z) * kHeads;
+  const int own_heads = min(kHeads, heads - first_head);
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int slice_number = warp % kSlices;
+  const int quarter = warp / kSlices;
+  const int slice = (static_cast<int>(blockIdx.x) * kSlices + slice_number) * kSlice;
+  const int tiles = (count + kValueKeys - 1) / kValueKeys;
+  for (int i = thread; i < count; i += kValueThreads) rows[i] = key_row(a, i);
+  const int row_slots = tiles * kValueKeys / 8;
+  for (int i = thread; i < kHeads * row_slots; i += kValueThreads) {
+    const int h = i / row_slots;
+    const int slot = i % row_slots;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (h < own_heads) v = *reinterpret_cast<const uint4*>(weights + (r * heads + first_head + h) * stride + slot * 8);
+    *reinterpret_cast<uint4*>(p + h * l.weight_stride + slot * 8) = v;
+  }
+  __syncthreads();
+  float c[kHeads / 16][4][4] = {};
+  const int share = (tiles + kQuarters - 1) / kQuarters;
+  const int begin = min(quarter * share, tiles);
+  const int end = min(begin + share, tiles);
+  if (slice < dim && begin < end) {
+    bf16* tile = reinterpret_cast<bf16*>(base + l.values) + warp * kValueKeys * kValueStride;
+    const int column = slice + lane % 2 * 16;
+    const auto load = [&](int number) {
+      const int key = min(number * kValueKeys + lane / 2, count - 1);
+      return load_values(rows[key], key < window, dim, column);
+    };
+    constexpr int kAhead = 2;
+    ValuePiece pieces[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) pieces[i] = load(begin + i);
+    for (int number = begin; number < end; number += kAhead) {
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) {
+        const int at = number + ahead;
+        if (at >= end) break;
+        const ValuePiece piece = pieces[ahead];
+        pieces[ahead] = load(at + kAhead);
+        uint32_t v[8];
+        widen_values(piece, min(at * kValueKeys + lane / 2, count - 1) < window, v);
+        auto* to = reinterpret_cast<uint4*>(tile + lane / 2 * kValueStride + lane % 2 * 16);
+        __syncwarp();
+        to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+        to[1] = make_uint4(v[4], v[5], v[6], v[7]);
+        __syncwarp();
+        uint32_t b[2][4];  // dims 16 half + 0..7: keys 0..7, 8..15; dims 8..15 likewise
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          load_matrices_transposed(b[half], tile + lane % 16 * kValueStride + half * 16 + lane / 16 * 8);
+#pragma unroll
+        for (int m = 0; m < kHeads / 16; ++m) {
+          if (m * 16 >= own_heads) break;
+          uint32_t w[4];
+          load_matrices(w, p + (m * 16 + lane % 16) * l.weight_stride + at * kValueKeys + lane / 16 * 8);
+#pragma unroll
+          for (int n = 0; n < 4; ++n) mma(c[m][n], w, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
+        }
+      }
+    }
+  }
+  // Quarter after quarter.
+  float* sum = sums + slice_number * kHeads * kSumStride;
+  for (int turn = 0; turn < kQuarters; ++turn) {
+    if (turn == quarter) {
+#pragma unroll
+      for (int m = 0; m < kHeads / 16; ++m) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            float* at = sum + (m * 16 + lane / 4 + i / 2 * 8) * kSumStride + n * 8 + lane % 4 * 2 + i % 2;
+            *at = turn == 0 ? c[m][n][i] : *at + c[m][n][i];
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+  if (slice >= dim) return;
+  for (int h = quarter; h < own_heads; h += kQuarters)
+    out[(r * heads + first_head + h) * dim + slice + lane] =
+        narrow(sum[h * kSumStride + lane] / totals[r * heads + first_head + h]);
+}
+
+}  // namespace
+
+void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
+                      const AttentionScratch& scratch, cudaStream_t stream) {
+  const auto heads = static_cast<int>(args.heads);
+  const auto dim = static_cast<int>(args.dim);
+  const int64_t stride = padded_keys(longest);
+  const int value_bytes = value_layout(stride).bytes;
+  if (value_bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
+  if (score_bytes(dim) > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too large a head dimension");
+  DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, score_bytes(dim)));
+  DI_CUDA(cudaFuncSetAttribute(value_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, value_bytes));
+  const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
+  const auto groups = static_cast<unsigned>((heads + kHeads - 1) / kHeads);
+  // Few rows: the tiles of a row go to as many blocks as there are.
+  const int64_t tiles = (longest + kKeys - 1) / kKeys + 1;  // the window's last one may be short
+  const int64_t most_shares = (tiles + kScoreTiles - 1) / kScoreTiles;
+  const auto total = static_cast<int64_t>(args.queries.size());
+  for (int64_t first = 0; first < total; first += kAttentionRows) {
+    const int64_t rows = std::min(kAttentionRows, total - first);
+    const AttentionQuery* q = queries + first;
+    const int64_t offset = first * args.heads * args.dim;
+    constexpr int64_t kBlocks = 264;
+    const auto shares = static_cast<unsigned>(std::clamp<int64_t>(kBlocks / rows, 1, most_shares));
+    score_kernel<<<dim3(shares, static_cast<unsigned>(rows), groups), kScoreThreads, static_cast<size_t>(score_bytes(dim)),
+                   stream>>>(q, args.q + offset, heads, dim, scale, scratch.scores, stride);
+    const int64_t pairs = rows * heads;
+    constexpr int64_t kPairs = kSoftmaxThreads / kWarp;
+    softmax_kernel<<<static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, stream>>>(
+        q, pairs, heads, args.sinks, scratch.scores, scratch.weights, scratch.totals, stride);
+    const dim3 grid(static_cast<unsigned>((dim + kSlices * kSlice - 1) / (kSlices * kSlice)), static_cast<unsigned>(rows),
+                    groups);
+    value_kernel<<<grid, kValueThreads, static_cast<size_t>(value_bytes), stream>>>(q, heads, dim, scratch.weights,
+                                                                                    scratch.totals, stride, args.out + offset);
+    DI_CUDA_LAUNCHED();
+  }
+}
+
+}  // namespace deepinfer::cuda

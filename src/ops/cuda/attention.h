@@ -1,0 +1,28 @@
+#pragma once
+
+// Sparse attention (spec/backbone §3.10).
+
+#include <cuda_runtime.h>
+
+#include "ops/ops.h"
+
+namespace deepinfer::cuda {
+
+/// Scratch of some rows' attention: [rows, heads, keys] scores, then probabilities, and [rows, heads] denominators.
+struct AttentionScratch {
+  float* scores = nullptr;
+  bf16* weights = nullptr;
+  float* totals = nullptr;
+};
+
+/// Rows whose scratch stays in the second-level cache; longer steps are done piece by piece.
+inline constexpr int64_t kAttentionRows = 256;
+
+/// Room for the keys of a row, given the most that a query has.
+inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 8; }
+
+/// `queries`: device copies of args.queries whose page tables are on the device. `longest`: most keys of a query.
+void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
+                      const AttentionScratch& scratch, cudaStream_t stream);
+
+}  // namespace deepinfer::cuda

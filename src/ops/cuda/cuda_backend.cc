@@ -1,0 +1,266 @@
+#include "ops/cuda/cuda_backend.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/cuda_device.h"
+#include "ops/cuda/cuda_memory.h"
+#include "ops/cuda/cuda_stream.h"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/index.h"
+#include "ops/cuda/products.h"
+#include "ops/cuda/row_ops.h"
+#include "ops/cuda/staging.h"
+
+namespace deepinfer {
+namespace {
+
+// The stream outlives everything that uses it.
+struct Stream {
+  explicit Stream(int device) {
+    DI_CUDA(cudaSetDevice(device));
+    DI_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  ~Stream() { cudaStreamDestroy(stream); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  cudaStream_t stream = nullptr;
+};
+
+class CudaBackend final : public Backend, public cuda::StreamOwner {
+ public:
+  explicit CudaBackend(int device)
+      : stream_(device), staging_(stream_.stream), tables_(&staging_), memory_(stream_.stream, &staging_) {}
+  ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
+
+  std::string name() const override { return "cuda/sm_90a"; }
+  DeviceMemory& memory() override { return memory_; }
+  cudaStream_t stream() override { return stream_.stream; }
+  cuda::Staging& staging() override { return staging_; }
+
+  void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
+    cuda::embed(staging_.upload(ids), static_cast<int64_t>(ids.size()), table.values, table.in, streams, x, stream_.stream);
+  }
+
+  void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override {
+    cuda::hyper_mix(w, x, rows, mix_.get<float>(cuda::hyper_mix_scratch(w, rows)), pre, post, comb, stream_.stream);
+  }
+  void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
+    cuda::hyper_collapse(x, pre, rows, n, hidden, y, stream_.stream);
+  }
+  void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
+                    bf16* x) override {
+    cuda::hyper_expand(o, post, comb, rows, n, hidden, x, stream_.stream);
+  }
+  void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
+    cuda::stream_mean(x, rows, n, hidden, y, stream_.stream);
+  }
+
+  void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override {
+    cuda::rms_norm(x, w, eps, rows, dim, y, stream_.stream);
+  }
+
+  void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
+    if (rows == 0 || outputs.empty()) return;
+    const int64_t in = outputs[0].weight.in;
+    bf16* quantized = quantized_.get<bf16>(rows * in);
+    cuda::quantize_rows(x, rows, in, quantized, stream_.stream);
+    while (!outputs.empty()) {
+      cuda::ProductArgs args;
+      args.x = quantized;
+      args.rows = rows;
+      args.x_stride = in;
+      const size_t count = std::min<size_t>(outputs.size(), cuda::ProductArgs::kMostOutputs);
+      for (const LinearOutput& output : outputs.first(count)) {
+        DI_CHECK(output.weight.in == in, "inputs of {} and {} columns", output.weight.in, in);
+        args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
+      }
+      cuda::multiply_fp8_quantized(args, stream_.stream);
+      outputs = outputs.subspan(count);
+    }
+  }
+  void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override { multiply_bf16(x, rows, w, y, false); }
+  void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override {
+    multiply_bf16(x, rows, w, y, true);
+  }
+  void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
+    cuda::ProductArgs args;
+    args.x = o;
+    args.rows = rows;
+    args.x_stride = groups * wo_a.in;
+    args.groups = groups;
+    args.outputs[args.output_count++] = {cuda::view(wo_a), y};
+    cuda::multiply_fp8(args, stream_.stream);
+  }
+
+  void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
+    cuda::rope(x, rotation, rows, heads, dim, inverse, stream_.stream);
+  }
+
+  void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override {
+    cuda::pack_window(x, rows, dim, packed, stream_.stream);
+  }
+  void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
+    cuda::pack_compressed(x, rows, dim, on_device(cache, first + rows), first, stream_.stream);
+  }
+  void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
+    cuda::pack_index_keys(x, rows, dim, on_device(cache, first + rows), first, stream_.stream);
+  }
+  void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
+    cuda::round_index_queries(x, rows, dim, stream_.stream);
+  }
+
+  void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
+    if (kv.empty()) return;
+    cuda::compress_pool(staging_.upload(kv), staging_.upload(gate), static_cast<int64_t>(kv.size() / 2), dim, latent,
+                        stream_.stream);
+  }
+
+  void index_select(const IndexSelectArgs& args) override {
+    if (args.queries.empty()) return;
+    const auto rows = static_cast<int64_t>(args.queries.size());
+    const bool builds = args.mode == IndexSelectArgs::Candidates::kBuild;
+    index_rows_.clear();
+    for (IndexQuery& query : args.queries) {
+      const bool scored = query.visible > args.topk;
+      const bool restricted = scored && args.mode != IndexSelectArgs::Candidates::kNone &&
+                              (query.visible + args.candidate_block_size - 1) / args.candidate_block_size > args.candidate_blocks;
+      index_rows_.push_back({query.keys, query.visible, query.chosen, scored, restricted});
+      query.chosen_count = std::min(args.topk, query.visible);
+    }
+    share_tables(index_rows_, [](cuda::IndexRow& row) { return std::pair(&row.keys, row.scored ? row.visible : 0); });
+    const cuda::IndexSizes sizes = cuda::index_sizes(args);
+    cuda::IndexScratch scratch;
+    scratch.rank = ranks_.get<uint16_t>(rows * sizes.row_stride);
+    if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(rows * sizes.block_stride);
+    scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
+    scratch.counts = counts_.get<uint32_t>(rows * sizes.pieces * 2);
+    cuda::select_rows(args, staging_.upload(std::span<const cuda::IndexRow>(index_rows_)), sizes, scratch, stream_.stream);
+  }
+
+  void sparse_attention(const SparseAttentionArgs& args) override {
+    if (args.queries.empty()) return;
+    attention_rows_.assign(args.queries.begin(), args.queries.end());
+    int64_t longest = 0;
+    for (const AttentionQuery& q : attention_rows_)
+      longest = std::max(longest, q.window_last - q.window_first + 1 + q.chosen_count);
+    // Which rows were chosen is known on the device alone, so the whole table goes there.
+    share_tables(attention_rows_,
+                 [](AttentionQuery& q) { return std::pair(&q.compressed, q.chosen_count > 0 ? q.compressed_rows : int64_t{0}); });
+    const int64_t pairs = std::min(cuda::kAttentionRows, static_cast<int64_t>(args.queries.size())) * args.heads;
+    const int64_t keys = cuda::padded_keys(longest);
+    const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
+                                         totals_.get<float>(pairs)};
+    cuda::sparse_attention(args, staging_.upload(std::span<const AttentionQuery>(attention_rows_)), longest, scratch,
+                           stream_.stream);
+  }
+
+  void route(const RouteArgs& args, int64_t rows) override {
+    float* logits = logits_.get<float>(rows * args.gate.out);
+    linear_bf16_fp32(args.v, rows, args.gate, logits);
+    cuda::choose_experts(args, rows, logits, stream_.stream);
+  }
+
+  void experts(const ExpertsArgs& args, int64_t rows) override {
+    if (rows == 0) return;
+    const int64_t hidden = args.shared_w1.in;
+    const int64_t inner = args.shared_w1.out;
+    cuda::ExpertPlan plan = cuda::plan_experts(args, rows);
+    plan.token = pair_token_.get<int32_t>(plan.pairs);
+    plan.weight = pair_weight_.get<float>(plan.pairs);
+    plan.pair_of = pair_of_.get<int32_t>(plan.pairs);
+    plan.tiles = tiles_.get<cuda::ExpertPlan::Tile>(plan.tile_count);
+    plan.input = quantized_.get<bf16>(rows * hidden);
+    plan.hidden = pair_hidden_.get<bf16>(plan.pairs * inner);
+    plan.output = pair_output_.get<bf16>(plan.pairs * hidden);
+    const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
+    cuda::run_experts(args, routed, rows, plan, stream_.stream);
+  }
+
+  void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
+    cuda::engram_gather(table, ids, rows, columns, e, stream_.stream);
+  }
+  void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
+                   int64_t n, int64_t hidden, bf16* x) override {
+    cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, stream_.stream);
+  }
+  void markov_logits(const MarkovArgs& args) override {
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    if (rows == 0) return;
+    bf16* inputs = draft_inputs_.get<bf16>(rows * args.head.in);
+    embed(args.previous, args.embed, 1, inputs);
+    multiply_bf16(inputs, rows, args.head, args.logits, true);
+    cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, stream_.stream);
+  }
+  void draft_confidence(const ConfidenceArgs& args) override {
+    const auto rows = static_cast<int64_t>(args.previous.size());
+    if (rows == 0) return;
+    bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
+    cuda::append_embedding(args.x, args.proj.in - args.embed.in, staging_.upload(args.previous), args.embed.values, args.embed.in,
+                           rows, inputs, stream_.stream);
+    multiply_bf16(inputs, rows, args.proj, args.confidences, true);
+  }
+
+ private:
+  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+    cuda::ProductArgs args;
+    args.x = x;
+    args.rows = rows;
+    args.x_stride = w.in;
+    args.fp32 = fp32;
+    args.outputs[args.output_count++] = {cuda::view(w), y};
+    cuda::multiply_bf16(args, stream_.stream);
+  }
+
+  // The cache with a device copy of the table of its first `rows` rows.
+  PagedRows on_device(const PagedRows& cache, int64_t rows) {
+    PagedRows copy = cache;
+    copy.pages = tables_.get(cache.pages, (rows + cache.rows_per_page - 1) / std::max<int64_t>(cache.rows_per_page, 1));
+    return copy;
+  }
+
+  // Replaces the host tables of all rows; rows of one sequence, which follow each other, share one look.
+  template <typename Rows, typename TableOf>
+  void share_tables(Rows& rows, TableOf table_of) {
+    for (size_t begin = 0; begin < rows.size();) {
+      auto [first, most] = table_of(rows[begin]);
+      const PagedRows cache = *first;
+      size_t end = begin + 1;
+      for (; end < rows.size(); ++end) {
+        auto [other, count] = table_of(rows[end]);
+        if (other->pages != cache.pages || other->rows_per_page != cache.rows_per_page) break;
+        most = std::max(most, count);
+      }
+      uint8_t* const* pages = most > 0 ? on_device(cache, most).pages : nullptr;
+      for (; begin < end; ++begin) table_of(rows[begin]).first->pages = pages;
+    }
+  }
+
+  Stream stream_;
+  cuda::Staging staging_;
+  cuda::TableCache tables_;
+  cuda::CudaMemory memory_;
+  cuda::Scratch mix_, quantized_, logits_, draft_inputs_;
+  cuda::Scratch scores_, weights_, totals_;
+  cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
+  cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
+  std::vector<cuda::IndexRow> index_rows_;
+  std::vector<AttentionQuery> attention_rows_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
+  const auto devices = cuda_devices();
+  if (!devices) return Err(devices.error());
+  if (std::none_of(devices->begin(), devices->end(), [&](const CudaDevice& d) { return d.index == device; })) {
+    return Err(Status::NotFound("CUDA: device {} is not one of compute capability 9.0", device));
+  }
+  return std::make_unique<CudaBackend>(device);
+}
+
+}  // namespace deepinfer

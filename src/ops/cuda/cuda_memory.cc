@@ -1,0 +1,40 @@
+#include "ops/cuda/cuda_memory.h"
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/device_rows.h"
+
+namespace deepinfer::cuda {
+
+void* CudaMemory::allocate(int64_t bytes) {
+  void* data = nullptr;
+  if (bytes == 0) return data;
+  DI_CUDA(cudaMalloc(&data, static_cast<size_t>(bytes)));
+  DI_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_));
+  return data;
+}
+
+void CudaMemory::free(void* data) { DI_CUDA(cudaFree(data)); }
+
+void CudaMemory::upload(void* to, const void* host, int64_t bytes) { staging_->copy_to(to, host, bytes); }
+
+void CudaMemory::download(void* host, const void* from, int64_t bytes) {
+  if (bytes > 0) DI_CUDA(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+  DI_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void CudaMemory::copy(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) DI_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+}
+
+void CudaMemory::copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) {
+  if (rows.empty()) return;
+  cuda::copy_rows(staging_->upload(rows), static_cast<int64_t>(rows.size()), row_bytes, stream_);
+}
+
+void CudaMemory::fill(void* to, uint8_t byte, int64_t bytes) {
+  if (bytes > 0) DI_CUDA(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_));
+}
+
+void CudaMemory::synchronize() { DI_CUDA(cudaStreamSynchronize(stream_)); }
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/staging.h"
+#include "ops/device_memory.h"
+
+namespace deepinfer::cuda {
+
+/// Memory of the current device, used in the order of a stream.
+class CudaMemory final : public DeviceMemory {
+ public:
+  CudaMemory(cudaStream_t stream, Staging* staging) : stream_(stream), staging_(staging) {}
+
+  bool is_host() const override { return false; }
+  void* allocate(int64_t bytes) override;
+  void free(void* data) override;
+  void upload(void* to, const void* host, int64_t bytes) override;
+  void download(void* host, const void* from, int64_t bytes) override;
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) override;
+  void fill(void* to, uint8_t byte, int64_t bytes) override;
+  void synchronize() override;
+
+ private:
+  cudaStream_t stream_;
+  Staging* staging_;
+};
+
+}  // namespace deepinfer::cuda

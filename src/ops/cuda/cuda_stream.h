@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "ops/cuda/staging.h"
+
+namespace deepinfer::cuda {
+
+/// What a CUDA backend is beside the operators.
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  virtual cudaStream_t stream() = 0;
+  virtual Staging& staging() = 0;
+};
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,111 @@
+// Sorting a step's tokens by expert. Where a pair lies among those of its expert is left to chance: no result depends on it.
+
+#include <algorithm>
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/expert_plan.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+
+// Exclusive prefix sums of v over the block; *total is the sum of all.
+__device__ int exclusive_scan(int v, int* warps, int* total) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int sum = v;
+#pragma unroll
+  for (int step = 1; step < kWarp; step <<= 1) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == kWarp - 1) warps[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  int all = 0;
+  for (int w = 0; w < kThreads / kWarp; ++w) {
+    if (w < warp) before += warps[w];
+    all += warps[w];
+  }
+  *total = all;
+  __syncthreads();
+  return before + sum - v;
+}
+
+// One block. Shared memory: counts, then cursors, of the experts.
+__global__ void __launch_bounds__(kThreads)
+    plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
+  extern __shared__ int cursor[];
+  __shared__ int warps[kThreads / kWarp];
+  const auto t = static_cast<int>(threadIdx.x);
+  for (int e = t; e < expert_count; e += kThreads) cursor[e] = 0;
+  __syncthreads();
+  for (int i = t; i < rows * topk; i += kThreads) atomicAdd(&cursor[experts[i]], 1);
+  __syncthreads();
+  int pairs = 0;
+  int tiles = 0;
+  // The shared expert is one more, with every token.
+  for (int base = 0; base <= expert_count; base += kThreads) {
+    const int e = base + t;
+    const int count = e < expert_count ? cursor[e] : e == expert_count ? rows : 0;
+    int pair_total = 0;
+    int tile_total = 0;
+    const int first = pairs + exclusive_scan(count, warps, &pair_total);
+    const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
+    const int first_tile = tiles + exclusive_scan(own_tiles, warps, &tile_total);
+    for (int i = 0; i < own_tiles; ++i) {
+      plan.tiles[first_tile + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
+    }
+    if (e < expert_count) cursor[e] = first;
+    pairs += pair_total;
+    tiles += tile_total;
+  }
+  for (int i = tiles + t; i < plan.tile_count; i += kThreads) plan.tiles[i] = {0, 0, 0};
+  __syncthreads();
+  for (int r = t; r < rows; r += kThreads) {
+    int last = -1;
+    for (int k = 0; k < topk; ++k) {
+      int next = expert_count;
+      int slot = 0;
+      for (int i = 0; i < topk; ++i) {
+        const int e = experts[r * topk + i];
+        if (e > last && e < next) next = e, slot = i;
+      }
+      last = next;
+      const int pair = atomicAdd(&cursor[next], 1);
+      plan.token[pair] = r;
+      plan.weight[pair] = weights[r * topk + slot];
+      plan.pair_of[r * (topk + 1) + k] = pair;
+    }
+    const int pair = rows * topk + r;
+    plan.token[pair] = r;
+    plan.weight[pair] = 1.0f;  // the shared expert has no weight
+    plan.pair_of[r * (topk + 1) + topk] = pair;
+  }
+}
+
+}  // namespace
+
+ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
+  ExpertPlan plan;
+  const auto experts = static_cast<int64_t>(args.routed.size());
+  const int64_t routed = rows * args.topk;
+  plan.pairs = routed + rows;
+  // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
+  const int64_t share = routed / experts;
+  plan.tile_inputs = share > 14 ? 64 : share > 10 ? 16 : 8;
+  plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
+  return plan;
+}
+
+void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream) {
+  const auto experts = static_cast<int>(args.routed.size());
+  const size_t shared = static_cast<size_t>(experts) * sizeof(int);
+  plan_kernel<<<1, kThreads, shared, stream>>>(args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
+                                               experts, plan);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace deepinfer::cuda

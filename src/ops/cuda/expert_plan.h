@@ -1,0 +1,10 @@
+#pragma once
+
+#include "ops/cuda/experts.h"
+
+namespace deepinfer::cuda {
+
+/// Fills token, weight, pair_of and tiles.
+void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream);
+
+}  // namespace deepinfer::cuda

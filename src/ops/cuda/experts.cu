@@ -1,0 +1,261 @@
+// Experts (spec/backbone §4, steps 5-6): gate, up, SwiGLU, weight and quantisation in one kernel, the way down in another, the
+// sum in a third. The shared expert is one more expert with FP8 weights.
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/expert_plan.h"
+#include "ops/cuda/products.h"
+#include "ops/cuda/segments.cuh"
+#include "ops/cuda/tiled.cuh"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct SharedExpert {
+  Fp8Weight w1, w2, w3;
+};
+
+__device__ WeightView device_view(const Fp8Weight& w) { return {w.values, w.scales, w.out, w.in}; }
+__device__ WeightView device_view(const Fp4Weight& w) { return {w.codes, w.scales, w.out, w.in}; }
+
+// Sums of the tile's pairs in `parts`.
+template <int kTiles>
+__device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row,
+                              const InputRows<kTiles>& x, int warp, int warps, int segments, float* parts) {
+  if (shared) {
+    multiply_segments<WeightFormat::kFp8, true, kTiles>(device_view(fp8), first_row, fp8.out - 1, x, warp, warps, segments,
+                                                        parts);
+  } else {
+    multiply_segments<WeightFormat::kFp4, true, kTiles>(device_view(fp4), first_row, fp4.out - 1, x, warp, warps, segments,
+                                                        parts);
+  }
+}
+
+// What goes into the second product, for the lane's column of a group of 32: the warp holds the group.
+__device__ float hidden_value(float gate, float value, float limit, float weight) {
+  gate = round_to_bf16(gate);
+  value = round_to_bf16(value);
+  if (limit > 0) {
+    value = fminf(fmaxf(value, -limit), limit);
+    gate = fminf(gate, limit);
+  }
+  const float h = round_to_bf16(gate / (1.0f + expf(-gate)) * value * weight);
+  const float scale = e8m0_value(fp8_scale_bits(warp_max(fabsf(h))));
+  return e4m3_value(e4m3_bits(h / scale)) * scale;
+}
+
+// Grid: panels of the inner dimension, tiles. The first half of the warps multiplies by w1, the second by w3.
+template <int kTiles>
+__global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
+    hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
+                  const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ float parts[];
+  const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
+  if (tile.count == 0) return;
+  const bool is_shared = tile.expert == expert_count;
+  const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
+  const int64_t inner = shared.w1.out;
+  const int64_t columns = shared.w1.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  const int warps = static_cast<int>(blockDim.x) / kWarp / 2;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const bool up = warp >= warps;
+  InputRows<kTiles> x;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const int input = i * 8 + lane / 4;
+    x.row[i] = input < tile.count ? plan.input + static_cast<int64_t>(plan.token[tile.first + input]) * columns : nullptr;
+  }
+  const auto segments = static_cast<int>((columns + kSegment - 1) / kSegment);
+  constexpr int64_t kPart = kTiles * 8 * kPartStride;
+  multiply_tile<kTiles>(is_shared, up ? shared.w3 : shared.w1, up ? w->w3 : w->w1, first_row, x, up ? warp - warps : warp, warps,
+                        segments, parts + (up ? segments * kPart : 0));
+  __syncthreads();
+  for (int input = warp; input < tile.count; input += 2 * warps) {
+    const float gate = sum_parts(parts, segments, kPart, input, lane);
+    const float value = sum_parts(parts + segments * kPart, segments, kPart, input, lane);
+    plan.hidden[(tile.first + input) * inner + first_row + interleaved(lane)] =
+        narrow(hidden_value(gate, value, limit, plan.weight[tile.first + input]));
+  }
+}
+
+// Grid: panels of the hidden dimension, tiles.
+template <int kTiles>
+__global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
+    output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
+                  const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ float parts[];
+  const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
+  if (tile.count == 0) return;
+  const bool is_shared = tile.expert == expert_count;
+  const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
+  const int64_t out = shared.w2.out;
+  const int64_t columns = shared.w2.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  InputRows<kTiles> x;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const int input = i * 8 + lane / 4;
+    x.row[i] = input < tile.count ? plan.hidden + static_cast<int64_t>(tile.first + input) * columns : nullptr;
+  }
+  const auto segments = static_cast<int>((columns + kSegment - 1) / kSegment);
+  multiply_tile<kTiles>(is_shared, shared.w2, w->w2, first_row, x, static_cast<int>(threadIdx.x) / kWarp,
+                        static_cast<int>(blockDim.x) / kWarp, segments, parts);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < tile.count * kPanelRows; i += static_cast<int>(blockDim.x)) {
+    const int input = i / kPanelRows;
+    const int row = i % kPanelRows;
+    if (first_row + row >= out) continue;
+    plan.output[(tile.first + input) * out + first_row + row] =
+        narrow(sum_parts(parts, segments, kTiles * 8 * kPartStride, input, row));
+  }
+}
+
+template <typename RowOf>
+__device__ void multiply_tiled_expert(bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row, bool active,
+                                      const RowOf& row_of, uint4* stages, float* part) {
+  if (shared) {
+    multiply_tiled<WeightFormat::kFp8, true>(device_view(fp8), first_row, fp8.out - 1, active, row_of, stages, part);
+  } else {
+    multiply_tiled<WeightFormat::kFp4, true>(device_view(fp4), first_row, fp4.out - 1, active, row_of, stages, part);
+  }
+}
+
+// The same with many inputs a tile. Grid: blocks of half as many panels as warps, tiles.
+__global__ void __launch_bounds__(kTiledThreads, 1)
+    hidden_tiled_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
+                        const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ uint4 stages[];
+  const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
+  if (tile.count == 0) return;
+  constexpr int kPanels = kTiledWarps / 2;
+  const bool is_shared = tile.expert == expert_count;
+  const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
+  const int64_t inner = shared.w1.out;
+  const int64_t columns = shared.w1.in;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const bool up = warp >= kPanels;
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kPanels + warp % kPanels) * kPanelRows;
+  float* parts = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots);
+  const auto row_of = [&](int i) {
+    return i < tile.count ? plan.input + static_cast<int64_t>(plan.token[tile.first + i]) * columns : nullptr;
+  };
+  multiply_tiled_expert(is_shared, up ? shared.w3 : shared.w1, up ? w->w3 : w->w1, first_row, first_row < inner, row_of, stages,
+                        parts + warp * kPartFloats);
+  __syncthreads();
+  if (first_row >= inner) return;
+  const float* gates = parts + warp % kPanels * kPartFloats + lane;
+  const float* values = gates + kPanels * kPartFloats;
+  for (int input = up ? 1 : 0; input < tile.count; input += 2) {
+    const float h = hidden_value(gates[input * kPartStride], values[input * kPartStride], limit, plan.weight[tile.first + input]);
+    plan.hidden[(tile.first + input) * inner + first_row + interleaved(lane)] = narrow(h);
+  }
+}
+
+__global__ void __launch_bounds__(kTiledThreads, 1)
+    output_tiled_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
+                        const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ uint4 stages[];
+  const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
+  if (tile.count == 0) return;
+  const bool is_shared = tile.expert == expert_count;
+  const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
+  const int64_t out = shared.w2.out;
+  const int64_t columns = shared.w2.in;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kTiledWarps + warp) * kPanelRows;
+  float* part = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots) + warp * kPartFloats;
+  const auto row_of = [&](int i) {
+    return i < tile.count ? plan.hidden + static_cast<int64_t>(tile.first + i) * columns : nullptr;
+  };
+  multiply_tiled_expert(is_shared, shared.w2, w->w2, first_row, first_row < out, row_of, stages, part);
+  __syncwarp();
+  if (first_row + lane >= out) return;
+  for (int input = 0; input < tile.count; ++input)
+    plan.output[(tile.first + input) * out + first_row + lane] = narrow(part[input * kPartStride + lane]);
+}
+
+// Two columns a thread; a token's experts in ascending order, the shared one last.
+__global__ void sum_kernel(const bf16* output, const int32_t* pair_of, int64_t count, int64_t hidden, int pairs, bf16* y) {
+  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
+  if (at >= count) return;
+  const int64_t row = at / hidden;
+  const int64_t d = at % hidden;
+  float low = 0, high = 0;
+  for (int k = 0; k < pairs; ++k) {
+    const uint32_t v =
+        __ldg(reinterpret_cast<const uint32_t*>(output + static_cast<int64_t>(pair_of[row * pairs + k]) * hidden + d));
+    low += widen_low(v), high += widen_high(v);
+  }
+  *reinterpret_cast<uint32_t*>(y + at) = narrow_pair(low, high);
+}
+
+template <int kTiles>
+void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+  const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
+  const auto experts = static_cast<int>(args.routed.size());
+  const auto allow = [](auto kernel, size_t bytes) {
+    if (bytes > 220 << 10) cuda_failed(__FILE__, __LINE__, "experts", "too many columns");
+    if (bytes > 48 << 10)
+      DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  };
+  const auto blocks = [&](int64_t out) {
+    return dim3(static_cast<unsigned>((out + kPanelRows - 1) / kPanelRows), static_cast<unsigned>(plan.tile_count));
+  };
+  const int64_t in_segments = segment_count(args.shared_w1.in);
+  const size_t in_bytes = static_cast<size_t>(2 * part_floats(in_segments, kTiles)) * sizeof(float);
+  allow(hidden_kernel<kTiles>, in_bytes);
+  hidden_kernel<kTiles>
+      <<<blocks(args.shared_w1.out), static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, stream>>>(
+          routed, shared, experts, args.swiglu_limit, plan);
+  DI_CUDA_LAUNCHED();
+  const int64_t out_segments = segment_count(args.shared_w2.in);
+  const size_t out_bytes = static_cast<size_t>(part_floats(out_segments, kTiles)) * sizeof(float);
+  allow(output_kernel<kTiles>, out_bytes);
+  output_kernel<kTiles>
+      <<<blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, stream>>>(
+          routed, shared, experts, plan);
+  DI_CUDA_LAUNCHED();
+}
+
+void launch_tiled(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+  const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
+  const auto experts = static_cast<int>(args.routed.size());
+  const auto blocks = [&](int64_t out, int64_t panels) {
+    return dim3(static_cast<unsigned>((out + panels * kPanelRows - 1) / (panels * kPanelRows)),
+                static_cast<unsigned>(plan.tile_count));
+  };
+  constexpr auto kBytes = static_cast<int>(kTiledShared);
+  DI_CUDA(cudaFuncSetAttribute(hidden_tiled_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  DI_CUDA(cudaFuncSetAttribute(output_tiled_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  hidden_tiled_kernel<<<blocks(args.shared_w1.out, kTiledWarps / 2), kTiledThreads, kTiledShared, stream>>>(
+      routed, shared, experts, args.swiglu_limit, plan);
+  DI_CUDA_LAUNCHED();
+  output_tiled_kernel<<<blocks(args.shared_w2.out, kTiledWarps), kTiledThreads, kTiledShared, stream>>>(routed, shared, experts,
+                                                                                                        plan);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
+                 cudaStream_t stream) {
+  if (rows == 0) return;
+  const int64_t hidden = args.shared_w1.in;
+  sort_pairs(args, rows, plan, stream);
+  quantize_rows(args.v, rows, hidden, plan.input, stream);
+  if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
+  if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
+  if (plan.tile_inputs == 64) launch_tiled(args, routed, plan, stream);
+  const int64_t count = rows * hidden;
+  sum_kernel<<<static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, stream>>>(
+      plan.output, plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,39 @@
+#pragma once
+
+// Router and experts (spec/backbone §4).
+
+#include <cuda_runtime.h>
+
+#include "ops/ops.h"
+
+namespace deepinfer::cuda {
+
+/// `logits` [rows, gate.out]: the gate's products, which this rewrites.
+void choose_experts(const RouteArgs& args, int64_t rows, float* logits, cudaStream_t stream);
+
+/// Scratch of a step's experts, and what the kernels make of the choices: pairs of a token and an expert, sorted by expert, the
+/// shared expert's pairs last; tiles of pairs that use the same weights.
+struct ExpertPlan {
+  struct Tile {
+    int32_t expert = 0;  ///< number of experts: the shared one
+    int32_t first = 0;   ///< pair
+    int32_t count = 0;   ///< 0: nothing to do
+  };
+  int32_t* token = nullptr;    ///< [pairs]
+  float* weight = nullptr;     ///< [pairs]
+  int32_t* pair_of = nullptr;  ///< [rows, topk + 1] pairs of a token in ascending order of the experts
+  Tile* tiles = nullptr;       ///< [tile_count]
+  int64_t pairs = 0;
+  int64_t tile_count = 0;
+  int tile_inputs = 8;     ///< pairs of a tile at most
+  bf16* input = nullptr;   ///< [rows, hidden] quantised, interleaved
+  bf16* hidden = nullptr;  ///< [pairs, inner] quantised, interleaved
+  bf16* output = nullptr;  ///< [pairs, hidden]
+};
+
+/// Sizes of the plan for a step; pointers are the caller's to fill.
+ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows);
+/// `routed`: device copy of args.routed.
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, cudaStream_t stream);
+
+}  // namespace deepinfer::cuda

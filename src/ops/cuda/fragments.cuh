@@ -1,0 +1,263 @@
+#pragma once
+
+// How a warp multiplies 32 rows of a packed weight matrix by up to 8 kTiles input rows. Weights are the A operand of
+// mma.m16n8k16 (two tiles of 16 rows), inputs the B operand, so that the columns are added in one order whatever the number of
+// input rows. Every lane loads 16 contiguous bytes of each of its four rows and widens them to bf16 in registers, which is exact
+// (DESIGN §4); which columns meet in one mma follows from that and is the same everywhere.
+//
+// Columns are cut into segments of kSegment. A segment is one chain of mma; segments are added in fp32, in ascending order. So no
+// chain is long, and segments can be given to several warps.
+
+#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/weight_view.h"
+
+namespace deepinfer::cuda {
+
+inline constexpr int kSegment = 512;
+inline constexpr int kPanelRows = 32;  ///< weight rows of a warp
+
+/// Columns that the four lanes of a row load at a time.
+__host__ __device__ constexpr int chunk_columns(WeightFormat f) {
+  return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 128 : 32;
+}
+
+__device__ inline uint4 load_once(const uint8_t* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+__device__ inline uint4 load_again(const bf16* p) { return __ldg(reinterpret_cast<const uint4*>(p)); }
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// E4M3 and E2M1 bits put where bf16 has its sign, low exponent and high mantissa bits are the value times 2^-120 or 2^-126,
+// subnormals too; the product with 2^120 or 2^126 times the scale is exact.
+inline constexpr uint32_t kFp8Bias = 120;
+inline constexpr uint32_t kFp4Bias = 126;
+
+__device__ inline uint32_t spread_fp8(uint32_t high_bytes) {
+  return (high_bytes & 0x80008000u) | (high_bytes >> 4 & 0x07f007f0u);
+}
+/// Columns (0, 1), (2, 3), (4, 5), (6, 7) of 8 bytes.
+__device__ inline void widen_fp8(uint32_t w0, uint32_t w1, uint32_t (&r)[4]) {
+  r[0] = spread_fp8(__byte_perm(w0, 0, 0x1404));
+  r[1] = spread_fp8(__byte_perm(w0, 0, 0x3424));
+  r[2] = spread_fp8(__byte_perm(w1, 0, 0x1404));
+  r[3] = spread_fp8(__byte_perm(w1, 0, 0x3424));
+}
+/// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 bytes.
+__device__ inline void widen_fp8_interleaved(uint32_t w0, uint32_t w1, uint32_t (&r)[4]) {
+  r[0] = spread_fp8(__byte_perm(w0, w1, 0x4000));
+  r[1] = spread_fp8(__byte_perm(w0, w1, 0x5010));
+  r[2] = spread_fp8(__byte_perm(w0, w1, 0x6020));
+  r[3] = spread_fp8(__byte_perm(w0, w1, 0x7030));
+}
+/// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 codes.
+__device__ inline void widen_fp4(uint32_t w, uint32_t (&r)[4]) {
+  r[0] = (w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u);
+  r[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
+  r[2] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
+  r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
+}
+
+/// bf16 pair of 2^(byte - 127 + bias). Above `limit` the rest is in `excess`.
+__device__ inline uint32_t scale_pair(uint32_t byte, uint32_t bias) { return (min(byte + bias, 254u) << 7) * 0x10001u; }
+__device__ inline uint32_t excess_pair(uint32_t byte, uint32_t bias) {
+  if (byte == 0xff) return 0x7fc07fc0u;
+  const uint32_t over = byte + bias > 254 ? byte + bias - 254 : 0;
+  return ((127 + over) << 7) * 0x10001u;
+}
+
+template <WeightFormat kFormat>
+struct WeightChunk {
+  uint4 rows[4];
+  uint32_t scales[4];
+};
+
+/// What a lane needs to find its four rows: g, g + 8, g + 16, g + 24 of the panel.
+template <WeightFormat kFormat>
+struct WeightPanel {
+  const uint8_t* values;   ///< row g, from the lane's first byte on
+  const uint8_t* scales;   ///< row g
+  uint32_t value_step[3];  ///< from row g to the others; rows that do not exist repeat the last one
+  uint32_t scale_step[3];
+  int columns;
+
+  __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane) : columns(static_cast<int>(w.in)) {
+    const int g = lane / 4;
+    const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : kFormat == WeightFormat::kFp4 ? w.in / 2 : w.in * 2;
+    const int64_t r0 = min(first_row + g, last_row);
+    values = w.values + r0 * row_bytes + lane % 4 * 16;
+    const int64_t scale_bytes = w.in / kScaleGroup;
+    const auto scale_row = [&](int64_t r) { return (kFormat == WeightFormat::kFp8 ? r / kScaleGroup : r) * scale_bytes; };
+    scales = kFormat == WeightFormat::kBf16 ? nullptr : w.scales + scale_row(r0);
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const int64_t r = min(first_row + g + 8 * (i + 1), last_row);
+      value_step[i] = static_cast<uint32_t>((r - r0) * row_bytes);
+      scale_step[i] = static_cast<uint32_t>(scale_row(r) - scale_row(r0));
+    }
+  }
+
+  /// Where the lane's row g begins in a segment of which every column exists: chunks are at constant distances.
+  struct Segment {
+    const uint8_t* row;
+    const uint8_t* scales;
+  };
+  __device__ Segment whole_segment(int column, int lane) const {
+    const int at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
+    return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
+  }
+  /// Chunk number `c`, a constant, of a whole segment.
+  __device__ void load(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
+    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
+    if constexpr (kFormat == WeightFormat::kFp4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
+    } else if constexpr (kFormat == WeightFormat::kFp8) {
+      chunk.scales[0] = __ldg(segment.scales + c * kGroups);
+      const bool one = (scale_step[0] | scale_step[1] | scale_step[2]) == 0;
+#pragma unroll
+      for (int i = 1; i < 4; ++i)
+        chunk.scales[i] = one ? chunk.scales[0] : __ldg(segment.scales + scale_step[i - 1] + c * kGroups);
+    }
+  }
+
+  /// `column`: first of the chunk. Columns behind the last are zero.
+  __device__ void load(int column, int lane, WeightChunk<kFormat>& chunk) const {
+    const int lane_columns = chunk_columns(kFormat) / 4;
+    const bool inside = column + lane % 4 * lane_columns < columns;
+    const int64_t at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
+    const int group = (column + lane % 4 * lane_columns) / kScaleGroup;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      chunk.rows[i] = inside ? load_once(values + (i == 0 ? 0 : value_step[i - 1]) + at) : make_uint4(0, 0, 0, 0);
+    }
+    if constexpr (kFormat == WeightFormat::kFp4) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) chunk.scales[i] = inside ? __ldg(scales + (i == 0 ? 0 : scale_step[i - 1]) + group) : 127;
+    } else if constexpr (kFormat == WeightFormat::kFp8) {
+      chunk.scales[0] = inside ? __ldg(scales + group) : 127;
+      const bool one = (scale_step[0] | scale_step[1] | scale_step[2]) == 0;
+#pragma unroll
+      for (int i = 1; i < 4; ++i) chunk.scales[i] = one || !inside ? chunk.scales[0] : __ldg(scales + scale_step[i - 1] + group);
+    }
+  }
+};
+
+/// Four words of a row, 2 mma steps of 4 columns a lane each, as A registers in the order of the inputs.
+template <WeightFormat kFormat, bool kInterleaved, bool kWide>
+__device__ inline void widen_words(const uint4& row, int pair, uint32_t scale, uint32_t excess, uint32_t (&r)[4]) {
+  const uint32_t words[4] = {row.x, row.y, row.z, row.w};
+  if constexpr (kFormat == WeightFormat::kBf16) {
+    r[0] = words[0], r[1] = words[1], r[2] = words[2], r[3] = words[3];
+  } else {
+    if constexpr (kFormat == WeightFormat::kFp4) {
+      static_assert(kInterleaved);
+      widen_fp4(words[pair], r);
+    } else if constexpr (kInterleaved) {
+      widen_fp8_interleaved(words[2 * pair], words[2 * pair + 1], r);
+    } else {
+      widen_fp8(words[2 * pair], words[2 * pair + 1], r);
+    }
+#pragma unroll
+    for (uint32_t& v : r) v = multiply_bf16x2(v, scale);
+    if constexpr (kWide) {
+#pragma unroll
+      for (uint32_t& v : r) v = multiply_bf16x2(v, excess);
+    }
+  }
+}
+
+/// Adds the products of kPairs times 8 columns a lane. `widen(i, pair, r)`: the columns of the lane's row i as A registers;
+/// `inputs(tile, pair)`: the four B registers of the same columns, for input tile `tile`.
+template <int kPairs, int kTiles, typename Widen, typename Inputs>
+__device__ inline void multiply_pairs(const Widen& widen, const Inputs& inputs, float (&c)[2][kTiles][4]) {
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint32_t w[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) widen(i, pair, w[i]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint4 x = inputs(tile, pair);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t a0[4] = {w[2 * m][0], w[2 * m + 1][0], w[2 * m][1], w[2 * m + 1][1]};
+        const uint32_t a1[4] = {w[2 * m][2], w[2 * m + 1][2], w[2 * m][3], w[2 * m + 1][3]};
+        mma(c[m][tile], a0, x.x, x.y);
+        mma(c[m][tile], a1, x.z, x.w);
+      }
+    }
+  }
+}
+
+template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
+__device__ inline void multiply_scaled(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
+  constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias;
+  constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : kFormat == WeightFormat::kFp4 ? 4 : 1;
+  uint32_t scale[4] = {}, excess[4] = {};
+  if constexpr (kFormat != WeightFormat::kBf16) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scale[i] = kWide ? scale_pair(chunk.scales[i], kBias) : ((chunk.scales[i] + kBias) << 7) * 0x10001u;
+      if (kWide) excess[i] = excess_pair(chunk.scales[i], kBias);
+    }
+  }
+  multiply_pairs<kPairs, kTiles>(
+      [&](int i, int pair, uint32_t(&r)[4]) {
+        widen_words<kFormat, kInterleaved, kWide>(chunk.rows[i], pair, scale[i], excess[i], r);
+      },
+      inputs, c);
+}
+
+/// The largest scale byte of a chunk, and the largest that one factor can hold.
+template <WeightFormat kFormat>
+__device__ inline uint32_t largest_scale(const WeightChunk<kFormat>& chunk) {
+  return max(max(chunk.scales[0], chunk.scales[1]), max(chunk.scales[2], chunk.scales[3]));
+}
+template <WeightFormat kFormat>
+inline constexpr uint32_t kMostScale = 254 - (kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias);
+
+/// Adds the products of one chunk. Scales that need two factors are rare, and have a path of their own.
+template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
+__device__ inline void multiply_chunk(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
+  if constexpr (kFormat != WeightFormat::kBf16) {
+    if (__any_sync(0xffffffffu, largest_scale(chunk) > kMostScale<kFormat>)) {
+      multiply_scaled<kFormat, kInterleaved, true, kTiles>(chunk, inputs, c);
+      return;
+    }
+  }
+  multiply_scaled<kFormat, kInterleaved, false, kTiles>(chunk, inputs, c);
+}
+
+/// 16 bytes at any address: rows of narrow models lie at any byte.
+__device__ inline uint4 load_unaligned(const uint8_t* p) {
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  if (at % 16 == 0) return __ldg(reinterpret_cast<const uint4*>(p));
+  if (at % 4 == 0) {
+    const auto* words = reinterpret_cast<const uint32_t*>(p);
+    return make_uint4(__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3));
+  }
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 16; ++i) words[i / 4] |= static_cast<uint32_t>(__ldg(p + i)) << (i % 4 * 8);
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,202 @@
+// Index scores, rounded as profile R does, as 16-bit ranks: a bf16 score has no more values.
+
+#include <algorithm>
+
+#include "ops/cuda/choose.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/fragments.cuh"
+#include "ops/cuda/index.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kKeysPerWarp = 32;
+constexpr int kKeysPerBlock = 512;
+constexpr uint16_t kMinusInfinity = 0x007f;  // NaN is 0
+constexpr uint16_t kForced = 0xffff;
+
+__device__ uint16_t rank_of(float score) {
+  if (score != score) return 0;
+  const uint32_t u = __float_as_uint(score + 0.0f) >> 16;  // the score is a bf16
+  return static_cast<uint16_t>((u & 0x8000u) != 0 ? ~u : u | 0x8000u);
+}
+
+struct ScoreArgs {
+  const bf16* q;
+  const bf16* weights;
+  const IndexRow* rows;
+  int heads;
+  int dim;
+  uint16_t* rank;
+  int64_t row_stride;
+  bool restrict_rows;  // to the candidate blocks
+  const uint64_t* bits;
+  int64_t words;
+  int64_t block_size;
+};
+
+// Grid: blocks of keys, rows. Keys are the A operand, 32 a warp; heads are B, interleaved in shared memory
+// [heads up to 8s][dim + padding]; a warp goes through all heads, 32 at a time.
+__global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
+  extern __shared__ uint4 shared[];
+  auto* query = reinterpret_cast<bf16*>(shared);
+  const int64_t r = blockIdx.y;
+  const IndexRow& row = args.rows[r];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeysPerBlock;
+  if (!row.scored || first >= row.visible) return;
+  const int heads = args.heads;
+  const int padded = (heads + 31) / 32 * 32;
+  const int chunks = (args.dim + 127) / 128;
+  const int stride = chunks * 128 + 8;  // 16 bytes of padding: the rows of a load lie in different banks
+  auto* weights = reinterpret_cast<float*>(query + padded * stride);
+  for (int i = static_cast<int>(threadIdx.x); i < padded * stride; i += kThreads) query[i] = bf16{};
+  for (int h = static_cast<int>(threadIdx.x); h < padded; h += kThreads)
+    weights[h] = h < heads ? widen(args.weights[r * heads + h]) : 0.0f;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < heads * args.dim; i += kThreads)
+    query[i / args.dim * stride + interleaved(i % args.dim)] = args.q[r * heads * args.dim + i];
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  for (int64_t base = first + warp * kKeysPerWarp; base < min(first + kKeysPerBlock, row.visible);
+       base += kThreads / kWarp * kKeysPerWarp) {
+    float sums[4] = {};
+    const uint8_t* keys[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t j = min(base + g + 8 * i, row.visible - 1);
+      keys[i] = row.keys.pages[j / row.keys.rows_per_page] + row.keys.offset + j % row.keys.rows_per_page * row.keys.row_bytes;
+    }
+    for (int h0 = 0; h0 < padded; h0 += 32) {
+      float c[2][4][4] = {};
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        WeightChunk<WeightFormat::kFp4> k;
+        const int column = chunk * 128 + t * 32;
+        const bool inside = column < args.dim;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          k.rows[i] = inside ? load_unaligned(keys[i] + column / 2) : make_uint4(0, 0, 0, 0);
+          k.scales[i] = inside ? __ldg(keys[i] + args.dim / 2 + column / kScaleGroup) : 127;
+        }
+        const auto inputs = [&](int tile, int pair) {
+          return *reinterpret_cast<const uint4*>(query + (h0 + tile * 8 + g) * stride + chunk * 128 + t * 32 + pair * 8);
+        };
+        multiply_chunk<WeightFormat::kFp4, true, 4>(k, inputs, c);
+      }
+      // Dots, products and sums are rounded as spec §6.4 says; a lane has heads 2t and 2t + 1 of each tile.
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+#pragma unroll
+        for (int tile = 0; tile < 4; ++tile) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float w = weights[h0 + tile * 8 + t * 2 + i % 2];
+            const float dot = round_to_bf16(c[m][tile][i]);
+            sums[m * 2 + i / 2] += round_to_bf16((dot < 0 ? 0.0f : dot) * w);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 1);
+      sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], 2);
+    }
+    const int64_t j = base + g + 8 * t;  // lane t of a key's four writes for its rank
+    float score = t == 0 ? sums[0] : t == 1 ? sums[1] : t == 2 ? sums[2] : sums[3];
+    uint16_t rank = rank_of(round_to_bf16(score));
+    if (j >= row.visible) continue;
+    if (args.restrict_rows && row.restricted) {
+      const int64_t b = j / args.block_size;
+      if ((args.bits[r * args.words + b / 64] >> (b % 64) & 1) == 0) rank = kMinusInfinity;
+    }
+    args.rank[r * args.row_stride + j] = rank;
+  }
+}
+
+// Queries that take all they see.
+__global__ void all_kernel(const IndexRow* rows) {
+  const IndexRow& row = rows[blockIdx.x];
+  if (row.scored) return;
+  for (int64_t j = threadIdx.x; j < row.visible; j += blockDim.x) row.chosen[j] = static_cast<int32_t>(j);
+}
+
+// Best rank of each candidate block; the block of the newest row is always kept. Clears the bits.
+__global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t row_stride, int64_t block_size,
+                             uint16_t* block_rank, int64_t block_stride, uint64_t* bits, int64_t words) {
+  const int64_t r = blockIdx.y;
+  const IndexRow& row = rows[r];
+  if (!row.scored || !row.restricted) return;
+  const int64_t b = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (b < words) bits[r * words + b] = 0;
+  const int64_t count = (row.visible + block_size - 1) / block_size;
+  if (b >= count) return;
+  uint16_t best = kMinusInfinity;
+  for (int64_t j = b * block_size; j < min((b + 1) * block_size, row.visible); ++j) best = max(best, rank[r * row_stride + j]);
+  block_rank[r * block_stride + b] = b == count - 1 ? kForced : best;
+}
+
+}  // namespace
+
+IndexSizes index_sizes(const IndexSelectArgs& args) {
+  IndexSizes sizes;
+  for (const IndexQuery& q : args.queries) {
+    if (q.visible > args.topk) sizes.longest = std::max(sizes.longest, q.visible);
+  }
+  sizes.row_stride = (sizes.longest + 7) / 8 * 8;
+  if (args.mode == IndexSelectArgs::Candidates::kBuild && args.candidate_block_size > 0)
+    sizes.block_stride = (sizes.longest + args.candidate_block_size - 1) / args.candidate_block_size;
+  sizes.pieces = (sizes.longest + kChoicePiece - 1) / kChoicePiece;
+  return sizes;
+}
+
+void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
+                 cudaStream_t stream) {
+  const auto count = static_cast<unsigned>(args.queries.size());
+  all_kernel<<<count, kThreads, 0, stream>>>(rows);
+  DI_CUDA_LAUNCHED();
+  if (sizes.longest == 0) return;
+  const auto heads = (args.heads + 31) / 32 * 32;
+  const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
+  const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
+  if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
+  if (shared > 48 << 10)
+    DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  const ScoreArgs score{.q = args.q,
+                        .weights = args.weights,
+                        .rows = rows,
+                        .heads = static_cast<int>(args.heads),
+                        .dim = static_cast<int>(args.dim),
+                        .rank = scratch.rank,
+                        .row_stride = sizes.row_stride,
+                        .restrict_rows = args.mode == IndexSelectArgs::Candidates::kRestrict,
+                        .bits = args.candidates,
+                        .words = args.candidate_words,
+                        .block_size = args.candidate_block_size};
+  const dim3 grid(static_cast<unsigned>((sizes.longest + kKeysPerBlock - 1) / kKeysPerBlock), count);
+  score_kernel<<<grid, kThreads, shared, stream>>>(score);
+  DI_CUDA_LAUNCHED();
+  if (sizes.block_stride > args.candidate_blocks) {
+    const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
+                      count);
+    block_kernel<<<blocks, kThreads, 0, stream>>>(rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
+                                                  scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
+    DI_CUDA_LAUNCHED();
+    choose({.rank = scratch.block_rank,
+            .stride = sizes.block_stride,
+            .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,
+            .keep = args.candidate_blocks,
+            .blocks = true,
+            .block_size = args.candidate_block_size,
+            .words = args.candidate_words,
+            .bits = args.candidates},
+           rows, count, scratch, stream);
+  }
+  choose({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk}, rows, count, scratch,
+         stream);
+}
+
+}  // namespace deepinfer::cuda

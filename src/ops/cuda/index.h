@@ -1,0 +1,44 @@
+#pragma once
+
+// Indexer (spec/backbone §3.8, §3.9).
+
+#include <cuda_runtime.h>
+
+#include "ops/ops.h"
+
+namespace deepinfer::cuda {
+
+/// One query as the kernels see it. `keys.pages` is a device table.
+struct IndexRow {
+  PagedRows keys;
+  int64_t visible = 0;
+  int32_t* chosen = nullptr;
+  bool scored = false;      ///< false: takes all it sees
+  bool restricted = false;  ///< bits are read, or written if they are built
+};
+
+/// Scratch of a step.
+struct IndexScratch {
+  uint16_t* rank = nullptr;        ///< [rows, row_stride]: larger is better; equal scores are equal
+  uint16_t* block_rank = nullptr;  ///< [rows, block_stride] best of each candidate block
+  uint32_t* histogram = nullptr;   ///< [2 levels][rows][256], zero between uses
+  uint32_t* counts = nullptr;      ///< [rows, pieces, 2]
+  int64_t row_stride = 0;
+  int64_t block_stride = 0;
+};
+
+/// Ranks that a piece of the choice looks at.
+inline constexpr int64_t kChoicePiece = 4096;
+
+struct IndexSizes {
+  int64_t longest = 0;  ///< most rows that a scored query sees
+  int64_t row_stride = 0;
+  int64_t block_stride = 0;
+  int64_t pieces = 0;
+};
+IndexSizes index_sizes(const IndexSelectArgs& args);
+
+void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
+                 cudaStream_t stream);
+
+}  // namespace deepinfer::cuda

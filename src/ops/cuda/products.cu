@@ -1,0 +1,185 @@
+#include <algorithm>
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/products.h"
+#include "ops/cuda/segments.cuh"
+#include "ops/cuda/tiled.cuh"
+
+namespace deepinfer::cuda {
+namespace {
+
+// The output that block `panel` of `panel_rows` weight rows belongs to; `panel` becomes its number there.
+__device__ int find_output(const ProductArgs& args, int panel_rows, int64_t& panel) {
+  int which = 0;
+  for (; which + 1 < args.output_count; ++which) {
+    const int64_t panels = (args.outputs[which].weight.out / args.groups + panel_rows - 1) / panel_rows;
+    if (panel < panels) break;
+    panel -= panels;
+  }
+  return which;
+}
+
+__device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
+  if (args.fp32) {
+    static_cast<float*>(args.outputs[which].y)[at] = v;
+  } else {
+    static_cast<bf16*>(args.outputs[which].y)[at] = narrow(v);
+  }
+}
+
+// Grid: panels of all outputs, blocks of input rows, groups.
+template <WeightFormat kFormat, bool kInterleaved, int kTiles>
+__global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__ ProductArgs args) {
+  extern __shared__ float parts[];
+  int64_t panel = blockIdx.x;
+  const int which = find_output(args, kPanelRows, panel);
+  const WeightView& w = args.outputs[which].weight;
+  const int64_t group = blockIdx.z;
+  const int64_t group_rows = w.out / args.groups;
+  const int64_t first_row = group * group_rows + panel * kPanelRows;
+  const int64_t last_row = (group + 1) * group_rows - 1;
+  const int64_t first_input = static_cast<int64_t>(blockIdx.y) * kTiles * 8;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  InputRows<kTiles> x;
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int64_t r = first_input + tile * 8 + lane / 4;
+    x.row[tile] = r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
+  }
+  const auto segments = static_cast<int>((w.in + kSegment - 1) / kSegment);
+  multiply_segments<kFormat, kInterleaved, kTiles>(w, first_row, last_row, x, warp, static_cast<int>(blockDim.x) / kWarp,
+                                                   segments, parts);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kTiles * 8 * kPanelRows; i += static_cast<int>(blockDim.x)) {
+    const int input = i / kPanelRows;
+    const int row = i % kPanelRows;
+    if (first_input + input >= args.rows || first_row + row > last_row) continue;
+    const float total = sum_parts(parts, segments, kTiles * 8 * kPartStride, input, row);
+    store(args, which, (first_input + input) * w.out + first_row + row, total);
+  }
+}
+
+// Grid: blocks of input rows, blocks of kTiledWarps panels of all outputs, groups. Blocks that share weights run together.
+template <WeightFormat kFormat, bool kInterleaved>
+__global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_constant__ ProductArgs args) {
+  extern __shared__ uint4 stages[];
+  int64_t block = blockIdx.y;
+  const int which = find_output(args, kTiledWarps * kPanelRows, block);
+  const WeightView& w = args.outputs[which].weight;
+  const int64_t group = blockIdx.z;
+  const int64_t group_rows = w.out / args.groups;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t first_row = group * group_rows + (block * kTiledWarps + warp) * kPanelRows;
+  const int64_t last_row = (group + 1) * group_rows - 1;
+  const int64_t first_input = static_cast<int64_t>(blockIdx.x) * kTiledInputs;
+  const auto row_of = [&](int i) {
+    const int64_t r = first_input + i;
+    return r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
+  };
+  float* part = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots) + warp * kPartFloats;
+  const bool active = first_row <= last_row;
+  multiply_tiled<kFormat, kInterleaved>(w, first_row, last_row, active, row_of, stages, part);
+  __syncwarp();
+  if (first_row + lane > last_row) return;
+  for (int input = 0; input < kTiledInputs && first_input + input < args.rows; ++input)
+    store(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
+}
+
+// Of all outputs, in one group and for one block of input rows.
+int64_t panel_blocks(const ProductArgs& args) {
+  constexpr int64_t kRows = kTiledWarps * kPanelRows;
+  int64_t blocks = 0;
+  for (int i = 0; i < args.output_count; ++i) blocks += (args.outputs[i].weight.out / args.groups + kRows - 1) / kRows;
+  return blocks;
+}
+
+int64_t tiled_blocks(const ProductArgs& args) {
+  return panel_blocks(args) * args.groups * ((args.rows + kTiledInputs - 1) / kTiledInputs);
+}
+
+template <WeightFormat kFormat, bool kInterleaved>
+void launch_tiled(const ProductArgs& args, cudaStream_t stream) {
+  const auto kernel = tiled_kernel<kFormat, kInterleaved>;
+  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kTiledShared)));
+  const dim3 grid(static_cast<unsigned>((args.rows + kTiledInputs - 1) / kTiledInputs), static_cast<unsigned>(panel_blocks(args)),
+                  static_cast<unsigned>(args.groups));
+  kernel<<<grid, kTiledThreads, kTiledShared, stream>>>(args);
+  DI_CUDA_LAUNCHED();
+}
+
+template <WeightFormat kFormat, bool kInterleaved, int kTiles>
+void launch(const ProductArgs& args, cudaStream_t stream) {
+  int64_t panels = 0;
+  for (int i = 0; i < args.output_count; ++i) panels += (args.outputs[i].weight.out / args.groups + kPanelRows - 1) / kPanelRows;
+  const int64_t segments = segment_count(args.outputs[0].weight.in);
+  const auto shared = static_cast<size_t>(part_floats(segments, kTiles)) * sizeof(float);
+  const auto kernel = product_kernel<kFormat, kInterleaved, kTiles>;
+  if (shared > 48 << 10)
+    DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  const dim3 grid(static_cast<unsigned>(panels), static_cast<unsigned>((args.rows + kTiles * 8 - 1) / (kTiles * 8)),
+                  static_cast<unsigned>(args.groups));
+  // Few blocks: more warps each, so that the segments of a panel are read at once.
+  constexpr int64_t kFewBlocks = 264;
+  const int64_t most_warps = static_cast<int64_t>(grid.x) * grid.y * grid.z < kFewBlocks ? 16 : 8;
+  kernel<<<grid, static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, stream>>>(args);
+  DI_CUDA_LAUNCHED();
+}
+
+// The number of input tiles a block takes only decides how often weights are read.
+template <WeightFormat kFormat, bool kInterleaved>
+void multiply(const ProductArgs& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.output_count == 0) return;
+  constexpr int64_t kMostShared = 220 << 10;
+  const int64_t segments = segment_count(args.outputs[0].weight.in);
+  const auto fits = [&](int tiles) { return part_floats(segments, tiles) * static_cast<int64_t>(sizeof(float)) <= kMostShared; };
+  if (!fits(1)) cuda_failed(__FILE__, __LINE__, "product", "too many columns");
+  // Blocks with many rows pay once they fill the device.
+  constexpr int64_t kEnoughBlocks = 96;
+  if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
+  if (args.rows > 16 && fits(4)) return launch<kFormat, kInterleaved, 4>(args, stream);
+  if (args.rows > 8 && fits(2)) return launch<kFormat, kInterleaved, 2>(args, stream);
+  launch<kFormat, kInterleaved, 1>(args, stream);
+}
+
+// A warp takes 8 groups: 4 lanes a group, 8 columns a lane.
+__global__ void quantize_kernel(const bf16* x, int64_t groups, bf16* y) {
+  const int64_t group = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 4;
+  const bool inside = group < groups;
+  const int64_t at = group * kScaleGroup + threadIdx.x % 4 * 8;
+  const uint4 v = inside ? *reinterpret_cast<const uint4*>(x + at) : make_uint4(0, 0, 0, 0);
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  float f[8];
+  float amax = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    f[i] = i % 2 == 0 ? widen_low(words[i / 2]) : widen_high(words[i / 2]);
+    amax = fmaxf(amax, fabsf(f[i]));
+  }
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+  const float scale = e8m0_value(fp8_scale_bits(amax));
+#pragma unroll
+  for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
+  if (inside) {
+    *reinterpret_cast<uint4*>(y + at) =
+        make_uint4(narrow_pair(f[0], f[4]), narrow_pair(f[1], f[5]), narrow_pair(f[2], f[6]), narrow_pair(f[3], f[7]));
+  }
+}
+
+}  // namespace
+
+void multiply_fp8_quantized(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kFp8, true>(args, stream); }
+void multiply_fp8(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kFp8, false>(args, stream); }
+void multiply_bf16(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kBf16, false>(args, stream); }
+
+void quantize_rows(const bf16* x, int64_t rows, int64_t columns, bf16* y, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t groups = rows * columns / kScaleGroup;
+  if (groups == 0) return;
+  quantize_kernel<<<static_cast<unsigned>((groups * 4 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(x, groups, y);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,164 @@
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/row_ops.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+unsigned blocks(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
+__device__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
+
+// 8 columns a thread.
+__global__ void embed_kernel(const int32_t* ids, int64_t count, const bf16* table, int64_t hidden, int64_t streams, bf16* x) {
+  const int64_t at = thread_index() * 8;
+  if (at >= count) return;
+  const int64_t row = at / (hidden * streams);
+  *reinterpret_cast<uint4*>(x + at) = __ldg(reinterpret_cast<const uint4*>(table + ids[row] * hidden + at % hidden));
+}
+
+// One block a row. In place is allowed: a thread reads only what it writes.
+__global__ void __launch_bounds__(kThreads) rms_norm_kernel(const bf16* x, const bf16* w, float eps, int dim, bf16* y) {
+  __shared__ float scratch[kThreads / kWarp];
+  const bf16* row = x + static_cast<int64_t>(blockIdx.x) * dim;
+  bf16* out = y + static_cast<int64_t>(blockIdx.x) * dim;
+  float square = 0;
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kThreads * 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(row + i);
+    const float a = widen_low(v.x), b = widen_high(v.x), c = widen_low(v.y), d = widen_high(v.y);
+    square = fmaf(a, a, square), square = fmaf(b, b, square), square = fmaf(c, c, square), square = fmaf(d, d, square);
+  }
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(square, scratch) / static_cast<float>(dim) + eps);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kThreads * 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(row + i);
+    const uint2 u = __ldg(reinterpret_cast<const uint2*>(w + i));
+    *reinterpret_cast<uint2*>(out + i) =
+        make_uint2(narrow_pair(widen_low(u.x) * (widen_low(v.x) * scale), widen_high(u.x) * (widen_high(v.x) * scale)),
+                   narrow_pair(widen_low(u.y) * (widen_low(v.y) * scale), widen_high(u.y) * (widen_high(v.y) * scale)));
+  }
+}
+
+// One thread a pair.
+__global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int64_t heads, int64_t dim, float sign) {
+  const int64_t at = thread_index();
+  if (at >= count) return;
+  const int64_t k = at % rotation.pairs;
+  const int64_t head = at / rotation.pairs;
+  const int64_t row = head / heads;
+  const float c = rotation.cos[row * rotation.pairs + k];
+  const float s = sign * rotation.sin[row * rotation.pairs + k];
+  auto* pair = reinterpret_cast<uint32_t*>(x + (head + 1) * dim - 2 * rotation.pairs + 2 * k);
+  const float a = widen_low(*pair);
+  const float b = widen_high(*pair);
+  *pair = narrow_pair(a * c - b * s, a * s + b * c);
+}
+
+__global__ void pool_kernel(const float* const* kv, const float* const* gate, int64_t count, int64_t dim, bf16* latent) {
+  const int64_t at = thread_index();
+  if (at >= count) return;
+  const int64_t g = at / dim;
+  const int64_t c = at % dim;
+  const float g0 = gate[2 * g][c];
+  const float g1 = gate[2 * g + 1][c];
+  const float top = fmaxf(g0, g1);
+  const float e0 = expf(g0 - top);
+  const float e1 = expf(g1 - top);
+  latent[at] = narrow(kv[2 * g][c] * (e0 / (e0 + e1)) + kv[2 * g + 1][c] * (e1 / (e0 + e1)));
+}
+
+// 4 columns a thread.
+__global__ void gather_kernel(const EngramTable table, const int64_t* ids, int64_t count, bf16* e) {
+  const int64_t at = thread_index() * 4;
+  if (at >= count) return;
+  const int64_t id = ids[at / table.dim];
+  const int64_t d = at % table.dim;
+  const uint32_t v = __ldg(reinterpret_cast<const uint32_t*>(table.values + id * table.dim + d));
+  const float scale = e8m0_value(__ldg(table.scales + id * (table.dim / kScaleGroup) + d / kScaleGroup));
+  *reinterpret_cast<uint2*>(e + at) = make_uint2(narrow_pair(e4m3_value(v & 255) * scale, e4m3_value(v >> 8 & 255) * scale),
+                                                 narrow_pair(e4m3_value(v >> 16 & 255) * scale, e4m3_value(v >> 24) * scale));
+}
+
+// One block a (row, stream).
+__global__ void __launch_bounds__(kThreads) gate_kernel(const bf16* kv, const bf16* q_weight, const bf16* k_weight,
+                                                        const uint8_t* image, float eps, int n, int hidden, bf16* x) {
+  __shared__ float scratch[kThreads / kWarp];
+  const int64_t row = blockIdx.x;
+  const int s = static_cast<int>(blockIdx.y);
+  if (image != nullptr && image[row] != 0) return;
+  const bf16* key = kv + (row * (n + 1) + s) * hidden;
+  const bf16* value = kv + (row * (n + 1) + n) * hidden;
+  bf16* stream = x + (row * n + s) * hidden;
+  q_weight += static_cast<int64_t>(s) * hidden;
+  k_weight += static_cast<int64_t>(s) * hidden;
+  float dots = 0, xx = 0, kk = 0;
+  for (int d = static_cast<int>(threadIdx.x) * 2; d < hidden; d += kThreads * 2) {
+    const uint32_t a = *reinterpret_cast<const uint32_t*>(stream + d);
+    const uint32_t k = __ldg(reinterpret_cast<const uint32_t*>(key + d));
+    const uint32_t q = __ldg(reinterpret_cast<const uint32_t*>(q_weight + d));
+    const uint32_t w = __ldg(reinterpret_cast<const uint32_t*>(k_weight + d));
+    dots = fmaf(widen_low(a) * (widen_low(q) * widen_low(w)), widen_low(k), dots);
+    dots = fmaf(widen_high(a) * (widen_high(q) * widen_high(w)), widen_high(k), dots);
+    xx = fmaf(widen_low(a), widen_low(a), xx), xx = fmaf(widen_high(a), widen_high(a), xx);
+    kk = fmaf(widen_low(k), widen_low(k), kk), kk = fmaf(widen_high(k), widen_high(k), kk);
+  }
+  dots = block_sum<kThreads>(dots, scratch);
+  xx = block_sum<kThreads>(xx, scratch);
+  kk = block_sum<kThreads>(kk, scratch);
+  const auto width = static_cast<float>(hidden);
+  const float norm = (1.0f / sqrtf(xx / width + eps)) * (1.0f / sqrtf(kk / width + eps));
+  const float dot = dots * norm * (1.0f / sqrtf(width));
+  const float g = sigmoid(copysignf(sqrtf(fmaxf(fabsf(dot), 1e-6f)), dot));
+  for (int d = static_cast<int>(threadIdx.x) * 2; d < hidden; d += kThreads * 2) {
+    const uint32_t a = *reinterpret_cast<const uint32_t*>(stream + d);
+    const uint32_t v = __ldg(reinterpret_cast<const uint32_t*>(value + d));
+    *reinterpret_cast<uint32_t*>(stream + d) = narrow_pair(widen_low(a) + g * widen_low(v), widen_high(a) + g * widen_high(v));
+  }
+}
+
+}  // namespace
+
+void embed(const int32_t* ids, int64_t rows, const bf16* table, int64_t hidden, int64_t streams, bf16* x, cudaStream_t stream) {
+  const int64_t count = rows * streams * hidden;
+  if (count == 0) return;
+  embed_kernel<<<blocks(count / 8), kThreads, 0, stream>>>(ids, count, table, hidden, streams, x);
+  DI_CUDA_LAUNCHED();
+}
+
+void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y, cudaStream_t stream) {
+  if (rows == 0) return;
+  rms_norm_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, w, eps, static_cast<int>(dim), y);
+  DI_CUDA_LAUNCHED();
+}
+
+void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse, cudaStream_t stream) {
+  const int64_t count = rows * heads * rotation.pairs;
+  if (count == 0) return;
+  rope_kernel<<<blocks(count), kThreads, 0, stream>>>(x, rotation, count, heads, dim, inverse ? -1.0f : 1.0f);
+  DI_CUDA_LAUNCHED();
+}
+
+void compress_pool(const float* const* kv, const float* const* gate, int64_t groups, int64_t dim, bf16* latent,
+                   cudaStream_t stream) {
+  if (groups == 0) return;
+  pool_kernel<<<blocks(groups * dim), kThreads, 0, stream>>>(kv, gate, groups * dim, dim, latent);
+  DI_CUDA_LAUNCHED();
+}
+
+void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e, cudaStream_t stream) {
+  const int64_t count = rows * columns * table.dim;
+  if (count == 0) return;
+  gather_kernel<<<blocks(count / 4), kThreads, 0, stream>>>(table, ids, count, e);
+  DI_CUDA_LAUNCHED();
+}
+
+void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
+                 int64_t n, int64_t hidden, bf16* x, cudaStream_t stream) {
+  if (rows == 0) return;
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(n));
+  gate_kernel<<<grid, kThreads, 0, stream>>>(kv, q_weight, k_weight, image, eps, static_cast<int>(n), static_cast<int>(hidden),
+                                             x);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace deepinfer::cuda

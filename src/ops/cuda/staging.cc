@@ -1,0 +1,125 @@
+#include "ops/cuda/staging.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+#include "ops/cuda/cuda_check.h"
+
+namespace deepinfer::cuda {
+
+namespace {
+constexpr int64_t kAlignment = 256;
+// More tables than this and the cache starts anew: sequences come and go, their tables with them.
+constexpr size_t kMostTables = 4096;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+}  // namespace
+
+void cuda_failed(const char* file, int line, const char* what, const char* reason) {
+  internal::check_failed(file, line, what, std::string("CUDA: ") + reason);
+}
+
+Scratch::~Scratch() { cudaFree(data_); }
+
+void* Scratch::bytes(int64_t size) {
+  if (size > size_) {
+    DI_CUDA(cudaFree(data_));  // waits for the kernels that use it
+    data_ = nullptr;
+    size_ = aligned(size + size / 4);
+    DI_CUDA(cudaMalloc(&data_, static_cast<size_t>(size_)));
+  }
+  return data_;
+}
+
+Staging::Staging(cudaStream_t stream) : stream_(stream) {
+  DI_CUDA(cudaMallocHost(reinterpret_cast<void**>(&pinned_), static_cast<size_t>(kParts * kPartBytes)));
+  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&device_), static_cast<size_t>(kParts * kPartBytes)));
+  for (cudaEvent_t& event : done_) {
+    DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    DI_CUDA(cudaEventRecord(event, stream_));
+  }
+}
+
+Staging::~Staging() {
+  cudaStreamSynchronize(stream_);
+  for (cudaEvent_t event : done_) cudaEventDestroy(event);
+  cudaFreeHost(pinned_);
+  cudaFree(device_);
+}
+
+uint8_t* Staging::room(int64_t bytes) {
+  if (used_ + bytes > kPartBytes) {
+    DI_CUDA(cudaEventRecord(done_[part_], stream_));
+    part_ = (part_ + 1) % kParts;
+    used_ = 0;
+    DI_CUDA(cudaEventSynchronize(done_[part_]));
+  }
+  uint8_t* at = pinned_ + part_ * kPartBytes + used_;
+  used_ += aligned(bytes);
+  return at;
+}
+
+void Staging::begin_recording() {
+  kept_.clear();
+  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&recorded_), static_cast<size_t>(kPartBytes)));
+}
+
+void* Staging::end_recording() {
+  uint8_t* device = std::exchange(recorded_, nullptr);
+  copy_to(device, kept_.data(), static_cast<int64_t>(kept_.size()));
+  return device;
+}
+
+void* Staging::upload_bytes(const void* data, int64_t bytes) {
+  if (recorded_ != nullptr) {
+    const auto at = static_cast<int64_t>(kept_.size());
+    DI_CHECK(at + bytes <= kPartBytes, "the arguments of a graph are more than {} bytes", kPartBytes);
+    kept_.resize(static_cast<size_t>(at + aligned(bytes)));
+    if (bytes > 0) std::memcpy(kept_.data() + at, data, static_cast<size_t>(bytes));
+    return recorded_ + at;
+  }
+  DI_CHECK(bytes <= kPartBytes, "an argument array of {} bytes, {} is the limit", bytes, kPartBytes);
+  uint8_t* pinned = room(bytes);
+  uint8_t* device = device_ + (pinned - pinned_);
+  std::memcpy(pinned, data, static_cast<size_t>(bytes));
+  DI_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_));
+  return device;
+}
+
+void Staging::copy_to(void* device, const void* host, int64_t bytes) {
+  DI_CHECK(recorded_ == nullptr, "an upload of {} bytes while a graph is recorded", bytes);
+  for (int64_t at = 0; at < bytes; at += kPartBytes) {
+    const int64_t piece = std::min(kPartBytes, bytes - at);
+    uint8_t* pinned = room(piece);
+    std::memcpy(pinned, static_cast<const uint8_t*>(host) + at, static_cast<size_t>(piece));
+    DI_CUDA(
+        cudaMemcpyAsync(static_cast<uint8_t*>(device) + at, pinned, static_cast<size_t>(piece), cudaMemcpyHostToDevice, stream_));
+  }
+}
+
+TableCache::~TableCache() {
+  for (auto& [host, table] : tables_) cudaFree(table.device);
+}
+
+void* TableCache::bytes(const void* host, int64_t size) {
+  if (size == 0) return nullptr;
+  if (tables_.size() >= kMostTables && !tables_.contains(host)) {
+    for (auto& [key, table] : tables_) DI_CUDA(cudaFree(table.device));
+    tables_.clear();
+  }
+  Table& table = tables_[host];
+  const auto known = static_cast<int64_t>(table.content.size());
+  if (known >= size && std::memcmp(table.content.data(), host, static_cast<size_t>(size)) == 0) return table.device;
+  if (size > table.capacity) {
+    DI_CUDA(cudaFree(table.device));
+    table.capacity = aligned(2 * size);
+    DI_CUDA(cudaMalloc(&table.device, static_cast<size_t>(table.capacity)));
+  }
+  const auto* from = static_cast<const uint8_t*>(host);
+  table.content.assign(from, from + size);
+  staging_->copy_to(table.device, host, size);
+  return table.device;
+}
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace deepinfer {
+
+/// The memory that a backend's operators work on: the host's own, or a device's. Writes and copies happen in the order of the
+/// operators around them. One caller at a time, the backend's.
+class DeviceMemory {
+ public:
+  struct RowCopy {
+    void* to = nullptr;
+    const void* from = nullptr;
+  };
+
+  virtual ~DeviceMemory() = default;
+
+  /// True: the host may read and write it directly once the operators are done.
+  virtual bool is_host() const = 0;
+  /// Zeroed, aligned to 64 bytes at least. Aborts when there is no memory: sizes are planned before.
+  virtual void* allocate(int64_t bytes) = 0;
+  virtual void free(void* data) = 0;
+
+  /// From host memory, which may change after the return.
+  virtual void upload(void* to, const void* host, int64_t bytes) = 0;
+  /// Into host memory; waits for the operators before it.
+  virtual void download(void* host, const void* from, int64_t bytes) = 0;
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  /// Rows of equal size, in no order: no row written is another's source or target.
+  virtual void copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) = 0;
+  virtual void fill(void* to, uint8_t byte, int64_t bytes) = 0;
+  /// Waits for everything before it.
+  virtual void synchronize() = 0;
+
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+ protected:
+  DeviceMemory() = default;
+};
+
+/// The host's heap.
+DeviceMemory& host_memory();
+
+}  // namespace deepinfer

@@ -1,0 +1,220 @@
+// Every operator case on the GPU: against the reference, and against itself for any number of rows, bitwise.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ops/backends.h"
+#include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_device.h"
+#include "ops/cuda/cuda_graph.h"
+#include "ops/cuda/host_pointers.h"
+#include "ops/op_compare.h"
+#include "ops/op_inputs.h"
+
+namespace deepinfer {
+namespace {
+
+using testing::expect_close;
+using testing::expect_same;
+using testing::OpCase;
+using testing::Outputs;
+using testing::RunRows;
+
+const std::vector<OpCase>& cases() {
+  static const std::vector<OpCase> all = [] {
+    std::vector<OpCase> v = testing::all_op_cases();
+    for (OpCase& c : testing::large_op_cases()) v.push_back(std::move(c));
+    return v;
+  }();
+  return all;
+}
+
+// One backend for all tests of the process: its scratch meets every order of sizes.
+Backend* backend() {
+  static const std::unique_ptr<Backend> gpu = []() -> std::unique_ptr<Backend> {
+    const auto devices = cuda_devices();
+    if (!devices) return nullptr;
+    auto device = make_cuda_backend(devices->front().index);
+    return device ? testing::make_host_pointer_backend(std::move(*device), false) : nullptr;
+  }();
+  return gpu.get();
+}
+
+class CudaOperator : public ::testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    if (backend() == nullptr) GTEST_SKIP() << cuda_devices().error().message();
+  }
+  const OpCase& op() const { return cases()[GetParam()]; }
+};
+
+TEST_P(CudaOperator, MatchesReference) {
+  const RunRows run = op().make();
+  testing::OwnedBackend reference = testing::reference_backend(available_threads());
+  const Outputs want = run(*reference.backend, 0, op().rows());
+  for (int64_t count : op().counts) {
+    SCOPED_TRACE(count);
+    const Outputs got = run(*backend(), 0, count);
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], count);
+  }
+}
+
+TEST_P(CudaOperator, RowsDoNotMatter) {
+  const RunRows run = op().make();
+  const int64_t rows = op().rows();
+  const Outputs wanted = run(*backend(), 0, rows);
+  for (int64_t count : op().counts) ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), 0, count), wanted, 0, count));
+  if (rows > 3) {
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), 3, rows - 3), wanted, 3, rows - 3));
+  }
+  const int64_t step = rows > 64 ? 5 : 1;
+  for (int64_t r = 0; r < rows; r += step) ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), r, 1), wanted, r, 1));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::Range<size_t>(0, cases().size()),
+                         [](const auto& param) { return cases()[param.param].name; });
+
+TEST(CudaBackendMemory, GathersBehindTwoToThe31Bytes) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  if (devices->front().memory_bytes < int64_t{16} << 30) GTEST_SKIP() << "a GPU of less than 16 GiB";
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  constexpr int64_t kRows = 20'000'000;
+  constexpr int64_t kDim = 256;
+  auto* values = static_cast<uint8_t*>(memory.allocate(kRows * kDim));
+  auto* scales = static_cast<uint8_t*>(memory.allocate(kRows * kDim / kScaleGroup));
+  const std::vector<int64_t> ids = {0, 8'388'607, 8'388'608, 16'777'216, kRows - 1};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    memory.fill(values + ids[i] * kDim, float_to_e4m3(static_cast<float>(i + 1)), kDim);
+    memory.fill(scales + ids[i] * (kDim / kScaleGroup), 128, kDim / kScaleGroup);
+  }
+  const auto count = static_cast<int64_t>(ids.size());
+  auto* device_ids = static_cast<int64_t*>(memory.allocate(count * 8));
+  memory.upload(device_ids, ids.data(), count * 8);
+  auto* e = static_cast<bf16*>(memory.allocate(count * kDim * 2));
+  (*device)->engram_gather({values, scales, kRows, kDim}, device_ids, count, 1, e);
+  std::vector<bf16> got(static_cast<size_t>(count * kDim));
+  memory.download(got.data(), e, count * kDim * 2);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t d = 0; d < kDim; ++d)
+      ASSERT_EQ(to_float(got[static_cast<size_t>(i * kDim + d)]), 2.0f * static_cast<float>(i + 1))
+          << "row " << ids[static_cast<size_t>(i)];
+  }
+  for (void* data :
+       {static_cast<void*>(values), static_cast<void*>(scales), static_cast<void*>(device_ids), static_cast<void*>(e)})
+    memory.free(data);
+}
+
+TEST(CudaBackendMemory, CopiesRowsOfAnySizeAndAlignment) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  constexpr int64_t kBytes = 1 << 20;
+  std::vector<uint8_t> source(kBytes), target(kBytes);
+  testing::Random random(1);
+  testing::fill_bytes(random, source);
+  auto* from = static_cast<uint8_t*>(memory.allocate(kBytes));
+  auto* to = static_cast<uint8_t*>(memory.allocate(kBytes));
+  memory.upload(from, source.data(), kBytes);
+  for (int64_t row_bytes : {1, 2, 3, 33, 66, 528, 4096, 40960}) {
+    for (int64_t shift : {0, 1, 2, 16}) {
+      memory.fill(to, 0xee, kBytes);
+      std::vector<uint8_t> want(kBytes, 0xee);
+      std::vector<DeviceMemory::RowCopy> rows;
+      for (int64_t i = 0; i < 5; ++i) {
+        const int64_t at = shift + i * row_bytes * 2;
+        const int64_t source_at = 4 * row_bytes - i * row_bytes;
+        rows.push_back({to + at, from + source_at});
+        std::copy_n(source.begin() + source_at, row_bytes, want.begin() + at);
+      }
+      memory.copy_rows(rows, row_bytes);
+      memory.download(target.data(), to, kBytes);
+      ASSERT_TRUE(target == want) << row_bytes << " bytes, shifted by " << shift;
+    }
+  }
+  memory.free(from);
+  memory.free(to);
+}
+
+TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  testing::Random random(2);
+  constexpr int64_t kRows = 5, kIn = 256, kInner = 64, kExperts = 6, kTopk = 2;
+  std::vector<void*> all;
+  const auto room = [&](int64_t bytes) { return all.emplace_back(memory.allocate(bytes)); };
+  const auto upload = [&](const auto& host) {
+    using T = std::decay_t<decltype(host[0])>;
+    const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
+    auto* data = static_cast<T*>(room(bytes));
+    memory.upload(data, host.data(), bytes);
+    return data;
+  };
+  const auto fp8 = [&](int64_t out, int64_t in) {
+    const testing::Fp8Matrix m(random, out, in);
+    return Fp8Weight{upload(m.values), upload(m.scales), out, in};
+  };
+  const auto fp4 = [&](int64_t out, int64_t in) {
+    const testing::Fp4Matrix m(random, out, in);
+    return Fp4Weight{upload(m.codes), upload(m.scales), out, in};
+  };
+  std::vector<ExpertWeights> routed;
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const Fp4Weight w1 = fp4(kInner, kIn), w2 = fp4(kIn, kInner), w3 = fp4(kInner, kIn);
+    routed.push_back({w1, w2, w3});
+  }
+  const Fp8Weight shared1 = fp8(kInner, kIn), shared2 = fp8(kIn, kInner), shared3 = fp8(kInner, kIn), dense = fp8(kIn, kIn);
+  const Bf16Weight gate{upload(testing::bf16_weights(random, kExperts * kIn, 0.1f)), kExperts, kIn};
+  const float* bias = upload(testing::floats(random, kExperts, 0.1f));
+  auto* x = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* v = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* y = static_cast<bf16*>(room(kRows * kIn * 2));
+  auto* chosen = static_cast<int32_t*>(room(kRows * kTopk * 4));
+  auto* weights = static_cast<float*>(room(kRows * kTopk * 4));
+  const auto calls = [&] {
+    const LinearOutput output{dense, v};
+    (*device)->linear_fp8(x, kRows, {&output, 1});
+    (*device)->route({.v = v, .gate = gate, .bias = bias, .bias_vl = bias, .topk = kTopk, .experts = chosen, .weights = weights},
+                     kRows);
+    (*device)->experts({.v = v,
+                        .experts = chosen,
+                        .weights = weights,
+                        .routed = routed,
+                        .shared_w1 = shared1,
+                        .shared_w2 = shared2,
+                        .shared_w3 = shared3,
+                        .topk = kTopk,
+                        .swiglu_limit = 10,
+                        .y = y},
+                       kRows);
+  };
+  const auto result = [&] {
+    std::vector<bf16> host(kRows * kIn);
+    memory.download(host.data(), y, kRows * kIn * 2);
+    return host;
+  };
+  calls();  // scratch grows, tables are uploaded
+  const auto graph = record_cuda_graph(**device, calls);
+  for (int i = 0; i < 3; ++i) {  // other inputs, other choices, one graph
+    const auto input = testing::activations(random, kRows, kIn);
+    memory.upload(x, input.data(), kRows * kIn * 2);
+    calls();
+    const std::vector<bf16> want = result();
+    memory.fill(y, 0xcd, kRows * kIn * 2);
+    graph->replay();
+    EXPECT_TRUE(result() == want) << "input " << i;
+  }
+  for (void* data : all) memory.free(data);
+}
+
+}  // namespace
+}  // namespace deepinfer

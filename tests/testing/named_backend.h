@@ -1,0 +1,17 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ops/ops.h"
+
+namespace deepinfer::testing {
+
+/// backend: "reference", "cpu", or "cuda": the first GPU's operators on host pointers. Throws std::runtime_error with the reason
+/// if there is none.
+std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPool* pool);
+
+/// Why the tests of a backend cannot run here; empty if they can.
+std::string why_absent(const std::string& backend);
+
+}  // namespace deepinfer::testing
