@@ -47,8 +47,9 @@ char* CpuBackend::tile_of(Packed& packed, int64_t group, int64_t row, int64_t* r
   return packed.data.data() + group * packed.group_bytes + first * kernels_.packed_row_bytes(packed.kind, packed.k);
 }
 
-// x [rows, groups, k].
-void CpuBackend::pack_rows(Packed& packed, PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t groups, bool quantize) {
+void CpuBackend::pack_rows(Packed& packed, PackKind kind, const bf16* x, int64_t rows, const Columns& columns) {
+  const int64_t groups = columns.groups;
+  const int64_t k = columns.k;
   packed.kind = kind;
   packed.rows = rows;
   packed.k = k;
@@ -62,7 +63,7 @@ void CpuBackend::pack_rows(Packed& packed, PackKind kind, const bf16* x, int64_t
     int64_t at = 0;
     char* tile = tile_of(packed, group, r, &tile_rows, &at);
     const bf16* row = x + (r * groups + group) * k;
-    if (quantize) {
+    if (columns.quantize) {
       bf16* rounded = local_[static_cast<size_t>(thread)].row.data();
       rows_.round_fp8(row, k, rounded);
       row = rounded;
@@ -121,7 +122,7 @@ void CpuBackend::rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows,
 void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) {
   if (rows == 0 || outputs.empty()) return;
   const int64_t k = outputs[0].weight.in;
-  pack_rows(packed_, PackKind::kFp8, x, rows, k, 1, true);
+  pack_rows(packed_, PackKind::kFp8, x, rows, {.k = k, .quantize = true});
   for (const LinearOutput& output : outputs) {
     const Fp8Weight& w = output.weight;
     for_outputs(w.out, w.in, [&](int64_t begin, int64_t end, int thread) {
@@ -136,7 +137,7 @@ void CpuBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearO
 
 void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) {
   if (rows == 0) return;
-  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, 1, false);
+  pack_rows(packed_, PackKind::kBf16, x, rows, {.k = w.in});
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
     part.reserve_discard(rows * (end - begin));
@@ -147,7 +148,7 @@ void CpuBackend::linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, b
 
 void CpuBackend::linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) {
   if (rows == 0) return;
-  pack_rows(packed_, PackKind::kBf16, x, rows, w.in, 1, false);
+  pack_rows(packed_, PackKind::kBf16, x, rows, {.k = w.in});
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), y + begin, w.out);
   });
@@ -156,7 +157,7 @@ void CpuBackend::linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight&
 void CpuBackend::output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) {
   if (rows == 0) return;
   const int64_t lora = wo_a.out / groups;
-  pack_rows(packed_, PackKind::kFp8, o, rows, wo_a.in, groups, false);
+  pack_rows(packed_, PackKind::kFp8, o, rows, {.groups = groups, .k = wo_a.in});
   // All groups in one loop: one after the other, threads would wait for each other at the end of each.
   for_outputs(wo_a.out, wo_a.in, [&](int64_t begin, int64_t end, int thread) {
     AlignedBuffer<float>& part = local_[static_cast<size_t>(thread)].y;
@@ -230,7 +231,7 @@ void CpuBackend::markov_logits(const MarkovArgs& args) {
   const Bf16Weight& w = args.head;
   draft_inputs_.reserve_discard(rows * w.in);
   embed(args.previous, args.embed, 1, draft_inputs_.data());
-  pack_rows(packed_, PackKind::kBf16, draft_inputs_.data(), rows, w.in, 1, false);
+  pack_rows(packed_, PackKind::kBf16, draft_inputs_.data(), rows, {.k = w.in});
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), args.logits + begin, w.out);
     for (int64_t r = 0; r < rows; ++r) {

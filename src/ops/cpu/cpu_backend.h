@@ -76,7 +76,13 @@ class CpuBackend final : public Backend {
   void for_rows(int64_t rows, int64_t row_work, FunctionRef<void(int64_t, int)> fn);
   /// Calls fn(begin, end, thread) over output rows of a product whose row costs `row_bytes` of weights.
   void for_outputs(int64_t out, int64_t row_bytes, FunctionRef<void(int64_t, int64_t, int)> fn);
-  void pack_rows(Packed& packed, cpu::PackKind kind, const bf16* x, int64_t rows, int64_t k, int64_t groups, bool quantize);
+  /// Columns of an input: [groups, k] a row. quantize: to FP8 first.
+  struct Columns {
+    int64_t groups = 1;
+    int64_t k = 0;
+    bool quantize = false;
+  };
+  void pack_rows(Packed& packed, cpu::PackKind kind, const bf16* x, int64_t rows, const Columns& columns);
   char* scratch(int thread) { return local_[static_cast<size_t>(thread)].scratch.data(); }
   char* tile_of(Packed& packed, int64_t group, int64_t row, int64_t* rows, int64_t* at) const;
 
