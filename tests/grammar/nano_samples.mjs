@@ -8,7 +8,7 @@ import { verdict } from './judge.mjs';
 const [program, samples, count, concurrency = '16'] = process.argv.slice(2);
 const kMaxTokens = 400;
 
-const listed = spawnSync(samples, ['450', '1'], { maxBuffer: 1 << 28 }).stdout.toString().trim().split('\n').map((line) => JSON.parse(line));
+const listed = spawnSync(samples, ['list'], { maxBuffer: 1 << 28 }).stdout.toString().trim().split('\n').map((line) => JSON.parse(line));
 const forms = [...new Map(listed.filter(({ kind }) => ['schema', 'regex', 'choice'].includes(kind)).map(({ kind, spec }) => [`${kind} ${JSON.stringify(spec)}`, { kind, spec }])).values()];
 const asked = ({ kind, spec }) => ({ [kind === 'schema' ? 'json' : kind]: spec });
 
@@ -43,6 +43,7 @@ await test(`${count} samples of ${forms.length} forms under the model`, async ()
     }
   };
   await Promise.all(Array.from({ length: Number(concurrency) }, worker));
+  await server.stop();
   console.log(JSON.stringify(tally));
   if (tally.invalid || Object.keys(tally).some((name) => name.startsWith('status')) || !tally.valid) throw new Error('see above');
 });

@@ -1,5 +1,6 @@
 // Texts that random logits give under many grammars, for validators that know nothing of ours: one JSON object a line.
 //   grammar_samples COUNT [SEED]
+//   grammar_samples list           kinds and specs alone
 // {"kind": "schema" | "regex" | "choice" | "json" | "sum", "spec": ..., "text": ..., "finish": "stop" | "length"}
 // Schemas are those of maskbench-sample where it is there, and random ones; the vocabulary is the 128k one where it is there.
 
@@ -137,14 +138,24 @@ Json sample(const Source& source, uint64_t seed) {
   return {{"kind", source.kind}, {"spec", source.spec}, {"text", text}, {"finish", matcher.terminated() ? "stop" : "length"}};
 }
 
-int run(int64_t count, uint64_t seed) {
+std::shared_ptr<const TokenVocabulary> vocabulary_of_samples() {
   auto vocabulary = large_vocabulary();
-  if (vocabulary == nullptr) vocabulary = small_vocabulary();
+  return vocabulary != nullptr ? vocabulary : small_vocabulary();
+}
+
+void print(const Json& line) { std::printf("%s\n", line.dump(-1, ' ', false, Json::error_handler_t::replace).c_str()); }
+
+int list() {
+  for (const Source& source : sources(vocabulary_of_samples())) print({{"kind", source.kind}, {"spec", source.spec}});
+  return 0;
+}
+
+int run(int64_t count, uint64_t seed) {
+  const auto vocabulary = vocabulary_of_samples();
   const std::vector<Source> all = sources(vocabulary);
   std::fprintf(stderr, "%zu grammars, %d tokens\n", all.size(), vocabulary->size());
   for (int64_t i = 0; i < count; ++i) {
-    const Json line = sample(all[static_cast<size_t>(i) % all.size()], seed + static_cast<uint64_t>(i));
-    std::printf("%s\n", line.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+    print(sample(all[static_cast<size_t>(i) % all.size()], seed + static_cast<uint64_t>(i)));
   }
   return 0;
 }
@@ -153,6 +164,7 @@ int run(int64_t count, uint64_t seed) {
 }  // namespace deepinfer::testing
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) return std::fprintf(stderr, "usage: %s COUNT [SEED]\n", argv[0]), 2;
+  if (argc < 2 || argc > 3) return std::fprintf(stderr, "usage: %s COUNT [SEED] | list\n", argv[0]), 2;
+  if (std::string_view(argv[1]) == "list") return deepinfer::testing::list();
   return deepinfer::testing::run(std::strtoll(argv[1], nullptr, 10), argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
 }
