@@ -121,7 +121,7 @@ constexpr int64_t kSpan = 40;
 
 // Few input rows: weights are read once, row after row, as one stream per thread. Several rows at a time read memory 10 to 15 %
 // slower (bench/lab/README.md).
-constexpr int64_t kPrefetchBytes = 8192;
+constexpr int64_t kPrefetchBytes = 4096;
 
 template <int kRows>
 void row_bf16(const char* weights, int64_t vectors, const char* x, float* y, int64_t stride, int64_t o) {
