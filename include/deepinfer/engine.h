@@ -86,7 +86,7 @@ struct EngineStats {
   int64_t drafts = 0;  ///< rounds: a sequence in a step with drafts
   int64_t drafted_tokens = 0, accepted_tokens = 0;
   std::array<int64_t, kMaxDraftTokens> drafted_at{}, accepted_at{};  ///< the same by position in the block
-  StepTimes plan, publish, step;   ///< host planning, host publishing, device step
+  StepTimes plan, publish, step;                                     ///< host planning, host publishing, device step
   StepTimes masks;                 ///< of structured outputs: filling one mask, on a thread of the host
   double mask_wait_seconds = 0;    ///< of these, what steps waited for at the end of their forward pass
   double device_idle_seconds = 0;  ///< the device waited although something was running

@@ -8,7 +8,8 @@ namespace {
 
 // Wider registers where the processor has them; every row's sum stays what it is. (The resolver of a cloned function runs before
 // the thread sanitizer is ready.)
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
 #define DEEPINFER_WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define DEEPINFER_WIDE
