@@ -232,6 +232,20 @@ struct Side {
   }
 };
 
+/// Runs one round on one side; `want`: the answers of the first side, which all others have to give. Rounds below 0 are not
+/// counted.
+void take_turn(Side& side, const std::vector<Request>& requests, int64_t round, std::vector<std::vector<int32_t>>& want) {
+  const EngineRig::Round r = side.rig->run(requests);
+  if (want.empty()) want = r.answers;
+  if (r.answers != want) {
+    std::fprintf(stderr, "dspark_bench: %s gave other answers than plain decoding\n", side.name.c_str());
+    std::exit(1);
+  }
+  if (round == 0) side.first = r.before;
+  side.last = r.after;
+  if (round >= 0) side.add(r);
+}
+
 /// Medians of tokens per second, and of the ratio to plain within each round.
 void report_sides(std::vector<Side>& sides, const BenchConditions& base) {
   const auto median = [](std::vector<double> v) {
@@ -294,15 +308,7 @@ void run_speed(const SpeedOptions& o) {
       }
       std::vector<std::vector<int32_t>> want;
       for (Side& side : sides) {
-        const EngineRig::Round r = side.rig->run(requests);
-        if (want.empty()) want = r.answers;
-        if (r.answers != want) {
-          std::fprintf(stderr, "dspark_bench: %s gave other answers than plain decoding\n", side.name.c_str());
-          std::exit(1);
-        }
-        if (round == 0) side.first = r.before;
-        side.last = r.after;
-        if (round >= 0) side.add(r);
+        take_turn(side, requests, round, want);
       }
     }
     report_sides(sides, {{"model", "nano"},
@@ -375,15 +381,7 @@ void run_slice(const SliceOptions& o) {
         for (size_t i = 0; i < requests.size() && !want.empty(); ++i)
           truth[sequences[side.name] + i + 1] = {static_cast<int64_t>(requests[i].prompt.size()), &want[i]};
         sequences[side.name] += requests.size();
-        const EngineRig::Round r = side.rig->run(requests);
-        if (want.empty()) want = r.answers;
-        if (r.answers != want) {
-          std::fprintf(stderr, "dspark_bench: %s gave other answers than plain decoding\n", side.name.c_str());
-          std::exit(1);
-        }
-        if (round == 0) side.first = r.before;
-        side.last = r.after;
-        if (round >= 0) side.add(r);
+        take_turn(side, requests, round, want);
       }
     }
     report_sides(sides, {{"model", "slice"},
