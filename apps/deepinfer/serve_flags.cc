@@ -46,6 +46,7 @@ void ServeFlags::add_to(CLI::App& c) {
   in(c.add_option("--admin-host", server.admin_host, "Its address (default: 127.0.0.1)")->type_name("ADDRESS"), net);
   in(c.add_option("--ssl-certfile", server.ssl_certfile, "PEM file of the certificate and its chain")->type_name("FILE"), net);
   in(c.add_option("--ssl-keyfile", server.ssl_keyfile, "PEM file of its private key")->type_name("FILE"), net);
+  in(c.add_flag("--no-dashboard", no_dashboard, "Serve no web pages at /"), net);
   in(add_whole(c, "--server-threads", server.threads, 1, 256, "Threads for connections (default: 2)"), net);
 
   const char* const access = "Access";
@@ -130,6 +131,7 @@ Status ServeFlags::finish() {
     server.api_keys.insert(server.api_keys.end(), keys.begin(), keys.end());
   }
   server.salt_per_key = !shared_prefix_cache;
+  server.dashboard = !no_dashboard;
   server.max_buffered_bytes = std::max(server.max_buffered_bytes, server.max_body_bytes);
   if (auto format = server::parse_log_format(log_format); !format) return format.error().with_context("--log-format");
   if (auto level = server::parse_log_level(log_level); !level) return level.error().with_context("--log-level");

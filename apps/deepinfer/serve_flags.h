@@ -19,6 +19,7 @@ struct ServeFlags {
   std::string api_key_file;
   std::string log_format = "text", log_level = "info";
   bool shared_prefix_cache = false;
+  bool no_dashboard = false;
   bool no_default_thinking = false;
   bool honour_sampling_in_thinking = false;
   std::optional<int64_t> default_max_tokens;

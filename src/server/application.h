@@ -119,6 +119,9 @@ class Application {
   Outcome admin_reset_prefix_cache(const HttpRequest& request, const std::string&);
   Outcome admin_drain(const HttpRequest& request, const std::string&);
 
+  // web_routes.cc
+  Outcome web_file(const HttpRequest& request, const std::string&);
+
   ServerOptions options_;
   const Backend backend_;
   const std::shared_ptr<EventLog> log_;

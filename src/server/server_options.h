@@ -21,6 +21,7 @@ struct ServerOptions {
   bool salt_per_key = true;                     ///< cached prefixes are not shared between keys
   std::vector<std::string> allowed_origins;     ///< of CORS; "*": any
   std::string ssl_certfile, ssl_keyfile;
+  bool dashboard = true;  ///< the web app at "/"
 
   int64_t max_body_bytes = int64_t{64} << 20;
   int64_t max_buffered_bytes = int64_t{1} << 30;  ///< bodies of all connections together

@@ -309,7 +309,7 @@ std::string Session::reply_head(const Reply& reply, bool keep_alive, bool chunke
   for (const Header& h : headers) add(h.first, h.second);
   if (chunked) {
     add("Transfer-Encoding", "chunked");
-  } else if (reply.status != 204 && reply.content_type != "text/event-stream") {
+  } else if (reply.status != 204 && reply.status != 304 && reply.content_type != "text/event-stream") {
     add("Content-Length", std::to_string(reply.body.size()));
   }
   if (!keep_alive) {
