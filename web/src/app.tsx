@@ -43,6 +43,7 @@ function Header({ page, state }: { page: Route['page']; state: ServerState }) {
           </a>
         ))}
       </nav>
+      <div class="state">
       <span class="model" title="Model">{state.models[0]?.id ?? ''}</span>
       <span class={`status ${state.status}`} role="status">
         {kStatus[state.status]}
@@ -56,6 +57,7 @@ function Header({ page, state }: { page: Route['page']; state: ServerState }) {
       <button type="button" aria-label={dark ? 'Use the light theme' : 'Use the dark theme'} onClick={() => setTheme(dark ? 'light' : 'dark')}>
         {dark ? 'Light' : 'Dark'}
       </button>
+      </div>
     </header>
   );
 }

@@ -62,7 +62,7 @@ export interface Experts {
 }
 
 /** What a debugging route says, or why it says nothing. */
-export type Debug<T> = { value: T } | { missing: string };
+export type Debug<T> = { value: T } | { missing: string; absent?: boolean };
 
 async function debug<T>(path: string, what: string): Promise<Debug<T>> {
   try {
@@ -70,7 +70,7 @@ async function debug<T>(path: string, what: string): Promise<Debug<T>> {
   } catch (error) {
     if (!(error instanceof ServerError)) return { missing: String(error) };
     if (error.status === 404 && error.message.startsWith('there is nothing at'))
-      return { missing: `This server does not offer ${what} here. It does with --debug-endpoints on.` };
+      return { missing: `This server does not offer ${what} here. It does with --debug-endpoints on.`, absent: true };
     return { missing: error.message };
   }
 }

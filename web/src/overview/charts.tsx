@@ -23,11 +23,11 @@ function line(data: ChartData, name: string, color: number, of: (point: Point) =
 
 export function ThroughputChart({ data }: { data: ChartData }) {
   return (
-    <Panel title="Throughput, tokens per second" help="Tokens a second, mean of the 5 s before each point. Prompts count when their request begins, so they come in peaks.">
+    <Panel title="Throughput, tokens per second" help="Output: generated. Prompt run: computed in prefill. Prompt cached: found in the prefix cache. Tokens a second, mean of the 5 s before each point. Prompts count when their request begins, so they come in peaks.">
       {chart(data, 'Throughput', 'not reported', count, [
-        line(data, 'generated', 1, (p) => p.generated),
-        line(data, 'prompt computed', 2, (p) => p.computed),
-        line(data, 'prompt from cache', 3, (p) => p.cached),
+        line(data, 'output', 1, (p) => p.generated),
+        line(data, 'prompt run', 2, (p) => p.computed),
+        line(data, 'prompt cached', 3, (p) => p.cached),
       ])}
     </Panel>
   );

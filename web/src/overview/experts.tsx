@@ -82,6 +82,7 @@ export function ExpertsPanel() {
       if (!on) return;
       setReply(got);
       if ('value' in got) setFirst((was) => was ?? got.value);
+      if ('missing' in got && got.absent === true) return; // that does not change while the server runs
       timer = window.setTimeout(() => void ask(), document.hidden ? 60_000 : kEvery);
     };
     void ask();

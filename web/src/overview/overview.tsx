@@ -13,7 +13,9 @@ const kSpans = [60, 300, 900];
 
 export function Overview() {
   useStore(server);
-  const [span, setSpan] = useState(300);
+  const [wanted, setSpan] = useState<number | null>(null);
+  const seen = (history.latest?.time ?? 0) - (history.at(0)?.time ?? 0);
+  const span = wanted ?? (seen > 60 ? 300 : 60); // until somebody chooses: what there is to see
   const head = headline(history);
   const data = { history, points: pointsOf(history, span), span, now: history.latest?.time ?? 0 };
   return (
@@ -30,6 +32,7 @@ export function Overview() {
       </div>
       <Tiles head={head} />
       {head !== undefined && (
+        <>
         <div class="panels">
           <ThroughputChart data={data} />
           <RequestsChart data={data} />
@@ -40,12 +43,15 @@ export function Overview() {
           <RequestTimePanel head={head} />
           <PagesPanel head={head} />
           <SharesChart data={data} />
+        </div>
+        <div class="panels four">
           <CachePanel head={head} />
           <EnginePanel head={head} />
           <EndingsPanel head={head} />
           <ProcessPanel head={head} />
-          <ExpertsPanel />
         </div>
+        <ExpertsPanel />
+        </>
       )}
     </main>
   );

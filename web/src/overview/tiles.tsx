@@ -19,7 +19,7 @@ function latencyTile(head: Headline, which: Latency, label: string, help: string
   const h = latencyIn(head, which);
   if (h === undefined) return { label, help, value: undefined };
   const p50 = quantileText(quantile(h, 0.5));
-  return { label, help, value: p50 ?? kNone, note: p50 === undefined ? 'none in the last minute' : `p99 ${quantileText(quantile(h, 0.99))} · mean ${seconds(mean(h))}` };
+  return { label, help, value: p50 ?? kNone, note: p50 === undefined ? 'none in the last minute' : `p99 ${quantileText(quantile(h, 0.99))} \nmean ${seconds(mean(h))}` };
 }
 
 function throughputTiles({ near, to }: Headline): Tile[] {

@@ -7,12 +7,12 @@ export const kPhases: Record<string, { title: string; help: string; color: numbe
   compile: { title: 'Compile', color: 5, help: 'Its structured output is compiled.' },
   queue: { title: 'Queue', color: 3, help: 'It waits for the plan that admits it.' },
   match: { title: 'Match', color: 7, help: 'Prefix look-up and adoption of cached pages, until its first command is on its way.' },
-  load: { title: 'Load', color: 8, help: 'Pages or windows are fetched from a lower tier.' },
-  handoff: { title: 'Hand-off', color: 6, help: 'Its first command is on its way; the device still runs the step before.' },
+  load: { title: 'Load', color: 2, help: 'Pages or windows are fetched from a lower tier.' },
+  handoff: { title: 'Hand-off', color: 9, help: 'Its first command is on its way; the device still runs the step before.' },
   prefill: { title: 'Prefill', color: 1, help: 'From the device’s begin of its first step to the logits of the first token.' },
   first_decode: { title: 'First decode', color: 4, help: 'The first token is drawn: masks, sampling.' },
-  publish: { title: 'Publish', color: 7, help: 'The engine’s thread makes an output of the token.' },
-  deliver: { title: 'Deliver', color: 8, help: 'Until the thread that writes the answer has the token.' },
+  publish: { title: 'Publish', color: 8, help: 'The engine’s thread makes an output of the token.' },
+  deliver: { title: 'Deliver', color: 6, help: 'Until the thread that writes the answer has the token.' },
   decode: { title: 'Decode', color: 2, help: 'From the first token’s delivery to the last’s.' },
 };
 

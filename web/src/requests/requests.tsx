@@ -99,7 +99,7 @@ function usePolled<T>(ask: () => Promise<Debug<T>>, live: (value: T) => boolean)
         const got = await ask();
         if (!on) return;
         setReply(got);
-        if ('value' in got && !live(got.value)) return;
+        if ('value' in got ? !live(got.value) : got.absent === true) return;
       }
       timer = window.setTimeout(() => void run(), kEvery);
     };
@@ -130,7 +130,7 @@ function Find() {
   return (
     <form class="find" role="search" onSubmit={submit}>
       <label for="find" class="unseen">Id of a request</label>
-      <input id="find" type="search" placeholder="chatcmpl-…, x-request-id, number" value={text} onInput={(e) => setText(e.currentTarget.value)} />
+      <input id="find" type="search" placeholder="id, x-request-id or number" value={text} onInput={(e) => setText(e.currentTarget.value)} />
       <button type="submit">Show</button>
     </form>
   );

@@ -47,6 +47,7 @@ export function percent(value: number | undefined): string {
   if (value === undefined || Number.isNaN(value)) return kNone;
   const hundred = value * 100;
   const size = Math.abs(hundred);
+  if (size > 0 && size < 0.01) return `< 0.01${kSpace}%`;
   return `${digits(hundred, size >= 10 || size === 0 ? 0 : size >= 1 ? 1 : 2)}${kSpace}%`;
 }
 
