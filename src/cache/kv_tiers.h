@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "cache/kv_store.h"
+
+namespace deepinfer {
+
+/// What the tiers hold of a prompt, found by `KvTiers::match`.
+struct KvTierMatch {
+  struct Run {
+    size_t tier = 0;    ///< index into KvTiers::tier_names
+    int64_t pages = 0;  ///< consecutive pages that this tier gives
+  };
+  std::vector<Run> runs;  ///< from the first page on
+  int64_t pages = 0;      ///< their sum
+  bool exact = true;
+  KvStoreMiss reason = KvStoreMiss::kNone;
+  double ttl_seconds = 0;
+  double seconds = 0;  ///< that the match took
+};
+
+/// Pages on their way from the tiers into memory, group after group: all pages of the first group, then of the second, ... so a
+/// step may begin while later groups are still read. Any thread may ask and wait; destroying it before `done` cancels and waits.
+class KvPull {
+ public:
+  virtual ~KvPull() = default;
+  /// Blocks until `group` of every page is there. False: something in it is missing for good, and the pull as a whole has failed.
+  virtual bool wait(int64_t group) = 0;
+  /// Without waiting: whether everything has arrived or the pull has failed.
+  virtual bool done() const = 0;
+  virtual void cancel() = 0;
+
+  struct Result {
+    int64_t good_pages = 0;                 ///< leading pages of which every group has arrived
+    KvStoreMiss miss = KvStoreMiss::kNone;  ///< of the first page that has not
+    std::vector<int64_t> pages_by_tier, bytes_by_tier;
+    double begin = 0, end = 0;  ///< on the steady clock, seconds
+  };
+  /// Valid once `done`.
+  virtual const Result& result() const = 0;
+};
+
+/// All tiers below the device's pages, asynchronous: threads of its own do the I/O. Thread-safe.
+class KvTiers {
+ public:
+  virtual ~KvTiers() = default;
+
+  virtual std::vector<std::string_view> tier_names() const = 0;
+  virtual const KvPageShape& shape() const = 0;
+
+  /// Looks the keys up, tier after tier: each page comes from the fastest tier that has it. Calls `done` from one of its threads,
+  /// exactly once, within the match time limit whatever the stores do.
+  virtual void match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) = 0;
+  /// Reads the first pages of `keys` as `match` said. `pages`: [keys][page_bytes], which stay until the pull is done.
+  virtual std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) = 0;
+  /// Copies the page, then returns: writing follows in batches, at a limited rate, where retention says that the page will be
+  /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched.
+  virtual void write_back(const KvStoreWrite& page) = 0;
+  /// Waits until everything queued has been written or has failed.
+  virtual void flush() = 0;
+
+  KvTiers(const KvTiers&) = delete;
+  KvTiers& operator=(const KvTiers&) = delete;
+
+ protected:
+  KvTiers() = default;
+};
+
+}  // namespace deepinfer
