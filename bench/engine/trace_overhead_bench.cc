@@ -1,0 +1,186 @@
+// What recording costs: decode steps of nano with and without it, block by block in turns, in one process.
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json_line.h"
+#include "engine/engine_core.h"
+#include "engine/loaded_model.h"
+#include "engine/model_executor.h"
+#include "engine/request_check.h"
+#include "telemetry/chrome_trace.h"
+
+namespace {
+
+using namespace deepinfer;
+
+template <typename T>
+T must(Result<T> r) {
+  if (r) return std::move(*r);
+  std::fprintf(stderr, "trace_overhead_bench: %s\n", r.error().message().c_str());
+  std::exit(1);
+}
+
+double process_cpu_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+struct Setting {
+  std::string model;
+  int threads = 1;
+  int64_t sequences = 1, prompt = 64, steps = 20;
+};
+
+/// An engine without its thread: it decodes when it is told to.
+class Decoder {
+ public:
+  Decoder(const Setting& setting, telemetry::TraceRecorder* recorder)
+      : setting_(setting),
+        recorder_(recorder),
+        loaded_(must(load_model(setting.model, "cpu", setting.threads, {}, recorder))),
+        limit_(std::min<int64_t>(loaded_.config().max_position_embeddings, 4096)),
+        cache_(must(KvCache::Create(must(PagePool::Create(loaded_.model->page_layout().page_bytes, kCacheBytes)), {}))),
+        windows_(0, 0),
+        device_(loaded_.model.get(), loaded_.pool.get(), setting.sequences),
+        core_(options(), cache_.get(), &windows_, &device_, loaded_.tokenizer, PrefixHasher::Random(), step_clock) {
+    core_.set_trace(recorder);
+  }
+  ~Decoder() {
+    core_.end_all(FinishReason::kCancelled);
+    while (core_.busy()) core_.turn(step_clock());
+  }
+
+  /// All sequences decode, and will for the next `steps`.
+  void make_ready() {
+    if (left_ >= setting_.steps) return;
+    core_.end_all(FinishReason::kCancelled);
+    while (core_.busy()) core_.turn(step_clock());
+    left_ = limit_ - setting_.prompt - 64;
+    for (int64_t s = 0; s < setting_.sequences; ++s) submit();
+    while (core_.running() < setting_.sequences || core_.last_plan().row_count() != setting_.sequences) core_.turn(step_clock());
+    for (int i = 0; i < 3; ++i) core_.turn(step_clock());
+  }
+
+  struct Times {
+    double wall = 0, cpu = 0;
+  };
+  Times run() {
+    const double wall = step_clock(), cpu = process_cpu_seconds();
+    for (int64_t i = 0; i < setting_.steps; ++i) core_.turn(step_clock());
+    left_ -= setting_.steps;
+    return {step_clock() - wall, process_cpu_seconds() - cpu};
+  }
+
+ private:
+  static constexpr int64_t kCacheBytes = int64_t{256} << 20;
+
+  CoreOptions options() const {
+    CoreOptions o;
+    o.limits = {setting_.sequences, std::max<int64_t>(512, setting_.sequences), kPagePositions};
+    o.vocab_size = loaded_.config().vocab_size;
+    o.geometry = ReplayGeometry::Of(loaded_.config());
+    o.decoder_keep = loaded_.config().sliding_window + 12;
+    o.snapshots = false;
+    return o;
+  }
+
+  void submit() {
+    Request request;
+    for (int64_t i = 0; i < setting_.prompt; ++i)
+      request.prompt.push_back(static_cast<int32_t>(100 + (next_ * 7919 + static_cast<uint64_t>(i) * 31) % 1000));
+    request.max_tokens = limit_ - setting_.prompt;
+    request.ignore_eos = true;
+    request.seed = next_;
+    RequestLimits limits;
+    limits.vocab_size = loaded_.config().vocab_size;
+    limits.max_model_len = limit_;
+    limits.max_num_seqs = setting_.sequences;
+    limits.total_pages = cache_->total_pages();
+    auto active = must(check_request(std::move(request), limits));
+    active->id = next_++;
+    active->stream = std::make_shared<RequestStream>(active->id, 1, [](RequestId) {});
+    core_.submit(std::move(active), step_clock());
+  }
+
+  const Setting setting_;
+  telemetry::TraceRecorder* const recorder_;
+  LoadedModel loaded_;
+  const int64_t limit_;
+  std::unique_ptr<KvCache> cache_;
+  WindowSnapshotPool<CachedWindow> windows_;
+  ModelExecutor device_;
+  EngineCore core_;
+  RequestId next_ = 1;
+  int64_t left_ = 0;
+};
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("What recording costs: time of decode steps with it over time without");
+  Setting setting;
+  setting.model = "models/nano";
+  int64_t rounds = 400;
+  std::string directory = std::filesystem::temp_directory_path().string();
+  app.add_option("--model", setting.model);
+  app.add_option("--threads", setting.threads)->check(CLI::Range(1, 1024));
+  app.add_option("--sequences", setting.sequences)->check(CLI::Range(1, 64));
+  app.add_option("--steps", setting.steps, "of a block")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", rounds, "of a block without and one with it")->check(CLI::Range(10, 1'000'000));
+  app.add_option("--directory", directory, "for trace files, which are removed");
+  CLI11_PARSE(app, argc, argv);
+
+  const std::string path = directory + "/deepinfer-trace-overhead-" + std::to_string(::getpid()) + ".json";
+  // `control`: nothing is recorded on either side. What it differs from 1 by is what this machine cannot tell.
+  for (const std::string variant : {"control", "timeline", "file", "ops"}) {
+    telemetry::TraceRecorder::Options options;
+    options.ops = variant == "ops";
+    const auto recorder = std::make_shared<telemetry::TraceRecorder>(options);
+    std::unique_ptr<telemetry::ChromeTrace> file;
+    if (variant == "file") file = must(telemetry::ChromeTrace::Create(recorder, {.path = path}));
+    Decoder off(setting, nullptr);
+    Decoder on(setting, variant == "control" ? nullptr : recorder.get());
+    std::vector<double> wall, cpu, step_us;
+    for (int64_t r = -10; r < rounds; ++r) {
+      off.make_ready();
+      on.make_ready();
+      // Who goes first changes from round to round.
+      Decoder* const order[2] = {r % 2 == 0 ? &off : &on, r % 2 == 0 ? &on : &off};
+      Decoder::Times times[2] = {order[0]->run(), order[1]->run()};
+      if (r % 2 != 0) std::swap(times[0], times[1]);
+      if (r < 0) continue;
+      wall.push_back(times[1].wall / times[0].wall);
+      cpu.push_back(times[1].cpu / times[0].cpu);
+      step_us.push_back(times[0].wall / static_cast<double>(setting.steps) * 1e6);
+    }
+    const BenchConditions conditions = {{"recording", variant},
+                                        {"model", std::filesystem::path(setting.model).filename().string()},
+                                        {"sequences", std::to_string(setting.sequences)},
+                                        {"threads", std::to_string(setting.threads)},
+                                        {"steps_per_block", std::to_string(setting.steps)},
+                                        {"rounds", std::to_string(rounds)},
+                                        {"step_us_without", fmt::format("{:.0f}", median(step_us))},
+                                        {"spans", std::to_string(recorder->recorded())},
+                                        {"statistic", "median of the rounds' ratios"}};
+    print_bench_line(stdout, "trace_overhead_wall", median(wall), "ratio", std::nullopt, conditions);
+    print_bench_line(stdout, "trace_overhead_cpu", median(cpu), "ratio", std::nullopt, conditions);
+    if (file != nullptr) (void)file->close();
+    std::filesystem::remove(path);
+  }
+  return 0;
+}
