@@ -124,9 +124,10 @@ class Decoder {
   int64_t left_ = 0;
 };
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+double quantile(std::vector<double> values, double q) {
+  const auto at = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[static_cast<size_t>(at)];
 }
 
 }  // namespace
@@ -155,7 +156,7 @@ int main(int argc, char** argv) {
     if (variant == "file") file = must(telemetry::ChromeTrace::Create(recorder, {.path = path}));
     Decoder off(setting, nullptr);
     Decoder on(setting, variant == "control" ? nullptr : recorder.get());
-    std::vector<double> wall, cpu, step_us;
+    std::vector<double> wall_on, wall_off, cpu;
     for (int64_t r = -10; r < rounds; ++r) {
       off.make_ready();
       on.make_ready();
@@ -164,21 +165,26 @@ int main(int argc, char** argv) {
       Decoder::Times times[2] = {order[0]->run(), order[1]->run()};
       if (r % 2 != 0) std::swap(times[0], times[1]);
       if (r < 0) continue;
-      wall.push_back(times[1].wall / times[0].wall);
+      wall_off.push_back(times[0].wall);
+      wall_on.push_back(times[1].wall);
       cpu.push_back(times[1].cpu / times[0].cpu);
-      step_us.push_back(times[0].wall / static_cast<double>(setting.steps) * 1e6);
     }
-    const BenchConditions conditions = {{"recording", variant},
-                                        {"model", std::filesystem::path(setting.model).filename().string()},
-                                        {"sequences", std::to_string(setting.sequences)},
-                                        {"threads", std::to_string(setting.threads)},
-                                        {"steps_per_block", std::to_string(setting.steps)},
-                                        {"rounds", std::to_string(rounds)},
-                                        {"step_us_without", fmt::format("{:.0f}", median(step_us))},
-                                        {"spans", std::to_string(recorder->recorded())},
-                                        {"statistic", "median of the rounds' ratios"}};
-    print_bench_line(stdout, "trace_overhead_wall", median(wall), "ratio", std::nullopt, conditions);
-    print_bench_line(stdout, "trace_overhead_cpu", median(cpu), "ratio", std::nullopt, conditions);
+    // On a shared machine most blocks are held up by somebody: the quick ones say what the work takes.
+    constexpr double kQuick = 0.1;
+    const double step_us = quantile(wall_off, kQuick) / static_cast<double>(setting.steps) * 1e6;
+    BenchConditions conditions = {{"recording", variant},
+                                  {"model", std::filesystem::path(setting.model).filename().string()},
+                                  {"sequences", std::to_string(setting.sequences)},
+                                  {"threads", std::to_string(setting.threads)},
+                                  {"steps_per_block", std::to_string(setting.steps)},
+                                  {"rounds", std::to_string(rounds)},
+                                  {"step_us_without", fmt::format("{:.0f}", step_us)},
+                                  {"spans", std::to_string(recorder->recorded())},
+                                  {"statistic", "median of the rounds' ratios of process CPU time"}};
+    print_bench_line(stdout, "trace_overhead_cpu", quantile(cpu, 0.5), "ratio", std::nullopt, conditions);
+    conditions.back().second = "ratio of the 10th percentiles of block times";
+    print_bench_line(stdout, "trace_overhead_wall", quantile(wall_on, kQuick) / quantile(wall_off, kQuick), "ratio", std::nullopt,
+                     conditions);
     if (file != nullptr) (void)file->close();
     std::filesystem::remove(path);
   }
