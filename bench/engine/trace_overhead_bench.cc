@@ -46,7 +46,6 @@ class Decoder {
  public:
   Decoder(const Setting& setting, telemetry::TraceRecorder* recorder)
       : setting_(setting),
-        recorder_(recorder),
         loaded_(must(load_model(setting.model, "cpu", setting.threads, {}, recorder))),
         limit_(std::min<int64_t>(loaded_.config().max_position_embeddings, 4096)),
         cache_(must(KvCache::Create(must(PagePool::Create(loaded_.model->page_layout().page_bytes, kCacheBytes)), {}))),
@@ -60,6 +59,8 @@ class Decoder {
     while (core_.busy()) core_.turn(step_clock());
   }
 
+  /// From now on; nullptr: nothing.
+  void record(telemetry::TraceRecorder* recorder) { core_.set_trace(recorder); }
   /// All sequences decode, and will for the next `steps`.
   void make_ready() {
     if (left_ >= setting_.steps) return;
@@ -113,7 +114,6 @@ class Decoder {
   }
 
   const Setting setting_;
-  telemetry::TraceRecorder* const recorder_;
   LoadedModel loaded_;
   const int64_t limit_;
   std::unique_ptr<KvCache> cache_;
@@ -154,15 +154,20 @@ int main(int argc, char** argv) {
     const auto recorder = std::make_shared<telemetry::TraceRecorder>(options);
     std::unique_ptr<telemetry::ChromeTrace> file;
     if (variant == "file") file = must(telemetry::ChromeTrace::Create(recorder, {.path = path}));
-    Decoder off(setting, nullptr);
-    Decoder on(setting, variant == "control" ? nullptr : recorder.get());
+    // One engine, told to record and not to, so that both have the same memory and threads. Operators need a backend of their
+    // own.
+    Decoder one(setting, nullptr);
+    std::unique_ptr<Decoder> other = options.ops ? std::make_unique<Decoder>(setting, recorder.get()) : nullptr;
+    const auto block = [&](bool record) {
+      Decoder& decoder = record && other != nullptr ? *other : one;
+      if (other == nullptr) decoder.record(record && variant != "control" ? recorder.get() : nullptr);
+      decoder.make_ready();
+      return decoder.run();
+    };
     std::vector<double> wall_on, wall_off, cpu;
     for (int64_t r = -10; r < rounds; ++r) {
-      off.make_ready();
-      on.make_ready();
-      // Who goes first changes from round to round.
-      Decoder* const order[2] = {r % 2 == 0 ? &off : &on, r % 2 == 0 ? &on : &off};
-      Decoder::Times times[2] = {order[0]->run(), order[1]->run()};
+      // Which goes first changes from round to round.
+      Decoder::Times times[2] = {block(r % 2 != 0), block(r % 2 == 0)};
       if (r % 2 != 0) std::swap(times[0], times[1]);
       if (r < 0) continue;
       wall_off.push_back(times[0].wall);
