@@ -8,6 +8,7 @@
 #include "server/event_log.h"
 #include "server/fake_engine.h"
 #include "server/server_options.h"
+#include "trace_flags.h"
 
 namespace deepinfer::cli {
 
@@ -26,6 +27,10 @@ struct ServeFlags {
   bool fake_engine = false;
   server::FakeEngineOptions fake;
   std::string tokenizer;
+  int64_t timeline_memory = int64_t{32} << 20;
+  TraceFlags trace;
+  std::string debug_endpoints = "auto";
+  std::string otlp_endpoint, otlp_service = "deepinfer";
   bool print_config = false;
 
   /// The flags keep references to this object.

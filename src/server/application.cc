@@ -78,6 +78,13 @@ Application::Application(ServerOptions options, Backend backend, std::shared_ptr
   add(admin_routes_, "GET", "/stats", &Application::admin_stats);
   add(admin_routes_, "POST", "/reset_prefix_cache", &Application::admin_reset_prefix_cache);
   add(admin_routes_, "POST", "/drain", &Application::admin_drain);
+
+  std::vector<std::vector<Route>*> debug = {&admin_routes_};
+  if (options_.public_debug()) debug.push_back(&routes_);
+  for (std::vector<Route>* routes : debug) {
+    add(*routes, "GET", "/debug/timeline", &Application::debug_timeline);
+    add(*routes, "GET", "/debug/experts", &Application::debug_experts);
+  }
 }
 
 void Application::add(std::vector<Route>& routes, const char* method, std::string pattern, Handler handler, Api api,

@@ -330,6 +330,15 @@ asio::awaitable<bool> Session::write(std::string_view first, std::string_view se
   co_return !error;
 }
 
+void Session::trace_write(int64_t begin, RequestId request, size_t bytes) {
+  app_.trace()->record({.name = "write",
+                        .category = telemetry::Category::kNetwork,
+                        .request = request,
+                        .begin = begin,
+                        .end = telemetry::now_ns(),
+                        .args = {{{"bytes", static_cast<int64_t>(bytes)}}}});
+}
+
 asio::awaitable<bool> Session::send(Reply reply, bool keep_alive) {
   keep_alive = keep_alive && !reply.close;
   const std::string head = reply_head(reply, keep_alive, false);
@@ -410,7 +419,9 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
         }
       }
       if (done && chunked) frame += "0\r\n\r\n";
+      const int64_t begin = app_.trace() != nullptr ? telemetry::now_ns() : 0;
       alive = co_await write(frame, "");
+      if (app_.trace() != nullptr) trace_write(begin, generation->request(), frame.size());
     }
     if (done) break;
     if (alive && !signal->left && !closed_) silent = !co_await wait_for_news(*signal);
@@ -425,10 +436,13 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
   std::optional<Reply> whole;
   if (complete && !begun) whole = generation->reply();
   const bool failed = complete && generation->failed();
+  const RequestId request = generation->request();
   generation.reset();
   if (whole.has_value()) {
     const std::string text = reply_head(*whole, keep_alive, false);
+    const int64_t begin = app_.trace() != nullptr ? telemetry::now_ns() : 0;
     alive = co_await write(text, whole->body);
+    if (app_.trace() != nullptr) trace_write(begin, request, text.size() + whole->body.size());
   }
   const bool left = !complete || !alive;
   if (left) ++app_.metrics().disconnects;
