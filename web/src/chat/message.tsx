@@ -7,6 +7,9 @@ import type { ToolCall } from '../api/chat';
 import { retry, sendResults, type AnswerTurn, type ToolTurn, type Turn } from './conversation';
 import { Markdown } from './markdown_view';
 
+/** Seconds; an answer that came in one piece has no rate. */
+const kShortest = 0.02;
+
 const kFinish: Record<string, string> = {
   stop: 'ended by itself',
   length: 'cut at the limit of tokens',
@@ -74,7 +77,7 @@ function Footer({ turn, last, model }: { turn: AnswerTurn; last: boolean; model:
     turn.state === 'stopped' ? 'stopped' : finish !== null ? (kFinish[finish] ?? finish) : '',
     turn.first !== null ? `first token after ${seconds(turn.first - turn.sent)}` : '',
     usage !== null ? `${whole(usage.completion_tokens)} tokens` : '',
-    usage !== null && decode > 0 && usage.completion_tokens > 1 ? `${count((usage.completion_tokens - 1) / decode)} tok/s` : '',
+    usage !== null && decode > kShortest && usage.completion_tokens > 1 ? `${count((usage.completion_tokens - 1) / decode)} tok/s` : '',
     usage !== null ? `prompt ${whole(usage.prompt_tokens)}${usage.cached_tokens > 0 ? `, ${whole(usage.cached_tokens)} cached` : ''}` : '',
   ].filter((part) => part !== '');
   return (
