@@ -72,6 +72,7 @@ await test('every control has a name and is reached by the keyboard', async () =
     await page.goto(`${server.url}/${hash}`);
     await page.getByText('live', { exact: true }).waitFor();
     if (hash === '#/') await tile(page, 'Output').waitFor();
+    await page.getByText('Asking…').waitFor({ state: 'detached' });
     assert.deepEqual(await unlabelled(page), [], hash);
     assert.deepEqual(await unreachable(page), [], hash);
   }
