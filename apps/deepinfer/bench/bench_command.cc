@@ -106,11 +106,12 @@ Result<Measured> measure(Engine& engine, RunPlan plan, const std::string& label,
 }
 
 void add_bench_command(CLI::App& app, cli::Command& chosen, const EngineFactory& factory) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure throughput and latency of the engine with made-up requests");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure throughput and latency of the engine, or of any server, with made-up requests");
   // Not by the library's own check, which would hide a name that it does not know.
   bench->require_subcommand(0, 1);
   bench->callback([bench] {
-    if (bench->get_subcommands().empty()) throw CLI::ValidationError("bench", "throughput or sweep must follow");
+    if (bench->get_subcommands().empty()) throw CLI::ValidationError("bench", "throughput, sweep, serve or report must follow");
   });
   bench->footer(
       "Each has its own help: deepinfer bench throughput --help\n\n"
@@ -119,6 +120,7 @@ void add_bench_command(CLI::App& app, cli::Command& chosen, const EngineFactory&
       "  deepinfer bench sweep -m models/nano --concurrency 1,4,16,64 --shared-prefix-ratio 0,0.9 --html sweep.html");
   add_throughput_command(*bench, chosen, factory);
   add_sweep_command(*bench, chosen, factory);
+  add_serve_command(*bench, chosen);
 }
 
 }  // namespace deepinfer::bench

@@ -45,5 +45,7 @@ class OutputFile {
 
 void add_throughput_command(CLI::App& bench, cli::Command& chosen, const EngineFactory& factory);
 void add_sweep_command(CLI::App& bench, cli::Command& chosen, const EngineFactory& factory);
+/// `bench serve` and `bench report`: a server from the outside.
+void add_serve_command(CLI::App& bench, cli::Command& chosen);
 
 }  // namespace deepinfer::bench

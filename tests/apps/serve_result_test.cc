@@ -1,0 +1,136 @@
+#include "serve_result.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "apps/xml_check.h"
+
+namespace deepinfer::bench {
+namespace {
+
+LoadRecord answer(double at, double first, double last, int64_t tokens) {
+  LoadRecord r;
+  r.planned = at;
+  r.sent = at;
+  r.first_token = first;
+  r.last_token = last;
+  r.finished = last;
+  r.input_tokens = 10;
+  r.output_tokens = tokens;
+  r.counted_by_server = true;
+  for (int64_t i = 1; i < tokens; ++i) r.gaps.push_back(static_cast<float>((last - first) / static_cast<double>(tokens - 1)));
+  return r;
+}
+
+LoadRun run_of(int64_t count, double rate, double service) {
+  LoadRun run;
+  for (int64_t i = 0; i < count; ++i) {
+    const double at = static_cast<double>(i) / rate;
+    run.records.push_back(answer(at, at + 0.1, at + service, 11));
+    run.seconds = at + service;
+  }
+  return run;
+}
+
+ServeConditions conditions(double rate) {
+  ServeConditions c;
+  c.workload.request_rate = rate;
+  c.model = "<m>";
+  return c;
+}
+
+TEST(ServeResult, AddsUp) {
+  LoadRun run = run_of(10, 2, 1.1);
+  run.records[3].error = "HTTP 429";
+  run.records[4].counted_by_server = false;
+  ServeConditions c = conditions(2);
+  c.goodput.e2el = 1000;
+  const ServeResult r = summarize(c, run);
+  EXPECT_EQ(r.completed, 9);
+  EXPECT_EQ(r.failed, 1);
+  EXPECT_EQ(r.errors.at("HTTP 429"), 1);
+  EXPECT_EQ(r.total_output_tokens, 99);
+  EXPECT_EQ(r.total_input_tokens, 90);
+  EXPECT_EQ(r.counted_by_client, 1);
+  EXPECT_NEAR(r.duration, 5.6, 1e-9);
+  EXPECT_NEAR(r.output_throughput, 99 / 5.6, 1e-9);
+  EXPECT_NEAR(r.offered_rate, 2, 1e-9);
+  EXPECT_NEAR(r.sent_rate, 2, 1e-9);
+  EXPECT_NEAR(r.ttft.mean, 100, 1e-6);
+  EXPECT_NEAR(r.tpot.median, 100, 1e-6);
+  EXPECT_NEAR(r.itl.p99, 100, 1e-3);
+  EXPECT_EQ(r.itl.count, 90);
+  EXPECT_EQ(r.request_goodput, 0) << "1.1 s is more than 1000 ms";
+}
+
+TEST(ServeResult, TableHasTheLabelsThatToolsLookFor) {
+  const std::string table = format_table(summarize(conditions(2), run_of(10, 2, 1)));
+  for (const char* label :
+       {"============ Serving Benchmark Result ============", "Successful requests:", "Benchmark duration (s):",
+        "Total input tokens:", "Total generated tokens:", "Request throughput (req/s):", "Output token throughput (tok/s):",
+        "Total token throughput (tok/s):", "---------------Time to First Token----------------",
+        "Mean TTFT (ms):", "Median TTFT (ms):", "P99 TTFT (ms):", "-----Time per Output Token (excl. 1st token)------",
+        "P99 TPOT (ms):", "---------------Inter-token Latency----------------", "Median ITL (ms):"})
+    EXPECT_NE(table.find(label), std::string::npos) << label << "\n" << table;
+}
+
+TEST(ServeResult, NothingToMeasureIsNoNumber) {
+  LoadRun run;
+  run.records.push_back(LoadRecord{});
+  run.records[0].error = "connect";
+  const ServeResult r = summarize(conditions(HUGE_VAL), run);
+  EXPECT_EQ(format_table(r).find("nan"), std::string::npos);
+  const auto json = nlohmann::ordered_json::parse(to_json(r).dump());
+  EXPECT_TRUE(json["mean_ttft_ms"].is_null());
+  EXPECT_EQ(json["request_rate"], "inf");
+  EXPECT_FALSE(read_point(json, "x").has_value()) << "no latency, no point";
+}
+
+TEST(ServeResult, FindsTheKnee) {
+  const auto at = [](double rate, double served) {
+    LoadRun run = run_of(100, rate, 1);
+    run.seconds = std::max(run.seconds, 100 / served + 1);
+    return summarize(conditions(rate), run);
+  };
+  EXPECT_EQ(knee({at(1, 10), at(2, 10), at(4, 10)}), -1);
+  EXPECT_EQ(knee({at(1, 3), at(2, 3), at(4, 3), at(8, 3)}), 2);
+  EXPECT_EQ(knee({at(8, 3)}), 0);
+  EXPECT_EQ(knee({summarize(conditions(HUGE_VAL), run_of(5, 100, 1))}), -1);
+}
+
+TEST(ServeResult, ReadsCounters) {
+  const auto counters = read_counters("# HELP a b 1\na{x=\"} 7\"} 2\na{x=\"z\"} 3\nb 1e2\nc NaN\nbroken\n\n");
+  EXPECT_EQ(counters, (std::map<std::string, double>{{"a", 5}, {"b", 100}}));
+}
+
+TEST(ServeResult, GoodputLimits) {
+  const auto g = Goodput::Parse("--goodput", {"ttft:500", "tpot:50.5"});
+  ASSERT_TRUE(g.has_value());
+  EXPECT_EQ(g->ttft, 500);
+  EXPECT_EQ(g->tpot, 50.5);
+  EXPECT_TRUE(g->met(answer(0, 0.4, 0.9, 11)));
+  EXPECT_FALSE(g->met(answer(0, 0.6, 0.9, 11)));
+  EXPECT_FALSE(g->met(answer(0, 0.4, 1.4, 11)));
+  EXPECT_TRUE(g->met(answer(0, 0.4, 0.4, 1)));
+  for (const char* bad : {"ttft", "ttft:", "ttft:x", "itl:5", "ttft:-1", ":5"})
+    EXPECT_FALSE(Goodput::Parse("--goodput", {bad}).has_value()) << bad;
+}
+
+TEST(ServeReport, PageIsWellFormedAndLoadsNothing) {
+  std::vector<ServePoint> points;
+  for (const double rate : {1.0, 2.0, 4.0}) {
+    auto point = read_point(nlohmann::ordered_json::parse(to_json(summarize(conditions(rate), run_of(50, rate, 1))).dump()),
+                            "<ours> & theirs");
+    ASSERT_TRUE(point.has_value());
+    points.push_back(*point);
+  }
+  const std::string page = serve_html(points);
+  EXPECT_EQ(page.find("<ours>"), std::string::npos);
+  EXPECT_EQ(page.find("src="), std::string::npos);
+  EXPECT_EQ(page.find("href="), std::string::npos);
+  EXPECT_EQ(testing::xml_defect(render_svg(serve_plots(points), "x")), "");
+}
+
+}  // namespace
+}  // namespace deepinfer::bench
