@@ -5,6 +5,7 @@
 
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
+#include "ops/traced_backend.h"
 
 namespace deepinfer {
 namespace {
@@ -41,7 +42,8 @@ Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPoo
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
-                               const std::function<void(int64_t done, int64_t total)>& progress) {
+                               const std::function<void(int64_t done, int64_t total)>& progress,
+                               telemetry::TraceRecorder* trace) {
   const auto start = Clock::now();
   // The tokenizer needs nothing of the weights, so both are read at once.
   auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(directory + "/tokenizer.json"); });
@@ -59,6 +61,7 @@ Result<LoadedModel> load_model(const std::string& directory, const std::string& 
   const auto model_start = Clock::now();
   out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
   DI_ASSIGN_OR_RETURN(out.backend, make_backend(backend, out.pool.get()));
+  if (trace != nullptr && trace->ops()) out.backend = make_traced_backend(std::move(out.backend), trace);
   Model::Options model_options;
   if (progress) model_options.progress = progress;
   DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get(), model_options));

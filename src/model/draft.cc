@@ -192,12 +192,14 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
     const BlockWeights& w = weights_.draft.stages[s];
     const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(s);
+    backend_->begin_layer(layer);
     step.observe_block(layer, n, c.hidden_size);
     collapse_and_norm(step, w.attn_norm);
     backend_->hyper_mix(w.hc_attn, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data());
     draft_attention(step, static_cast<int64_t>(s));
     finish_block(step, layer, w, c.dspark_num_experts_per_tok);
   }
+  backend_->begin_layer(-1);
 }
 
 void Model::draft_attention(Step& step, int64_t stage) {

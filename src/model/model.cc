@@ -6,6 +6,16 @@
 #include "model/step.h"
 
 namespace deepinfer {
+namespace {
+
+std::vector<int64_t> experts_of_layers(const ModelWeights& weights) {
+  std::vector<int64_t> out;
+  for (const BlockWeights& w : weights.blocks) out.push_back(static_cast<int64_t>(w.experts.size()));
+  for (const BlockWeights& w : weights.draft.stages) out.push_back(static_cast<int64_t>(w.experts.size()));
+  return out;
+}
+
+}  // namespace
 
 Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
              const Options& options)
@@ -20,6 +30,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
       plain_rope_(config_, false),
       compressed_rope_(config_, true),
       hash_(config_, config_.engram_layer_ids.empty() ? 0 : compressed_ids_[static_cast<size_t>(config_.engram_pad_token_id)]),
+      expert_load_(experts_of_layers(weights_)),
       heap_pages_(make_heap_pages(layout_.page_bytes, &backend->memory())),
       buffers_(std::make_unique<Buffers>(&backend->memory())) {
   options_.rollback_slack = std::max(options.rollback_slack, config_.dspark_block_size);  // a whole block can be taken back
@@ -253,6 +264,7 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
     run_block(step, layer);
     (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
   }
+  backend_->begin_layer(-1);
   compute_logits(batch, step);
   for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
   output.logits = {b.logits.host(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
@@ -314,6 +326,7 @@ void Model::run_block(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
+  backend_->begin_layer(layer);
   step.observe_block(layer, c.hc_mult, c.hidden_size);
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
   tap_streams(step, layer);
@@ -403,6 +416,8 @@ void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_
                    .experts = b.experts.data(),
                    .weights = b.expert_weights.data()},
                   step.rows);
+  if (backend_->memory().is_host())
+    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.rows * experts_per_token)});
   step.observe("experts", layer, b.experts, step.rows * experts_per_token);
   step.observe("expert_weights", layer, b.expert_weights, step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),

@@ -202,6 +202,8 @@ class Backend {
   virtual DeviceMemory& memory() { return host_memory(); }
   /// Before a thread other than the one that made the backend calls it for the first time.
   virtual void enter_thread() {}
+  /// What comes now belongs to this layer; -1: to none. Draft stages follow the last layer. For traces: computes nothing.
+  virtual void begin_layer(int64_t /*layer*/) {}
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
