@@ -28,7 +28,9 @@ void EngineFlags::add_to(CLI::App& c, EngineUse use) {
          ->required()
          ->type_name("DIR"),
      "Model");
-  in(add_choice(c, "--backend", backend, {"cpu", "reference"}, "cpu, or reference: plain loops, slow"), "Model");
+  in(add_choice(c, "--device,--backend", backend, {"cpu", "cuda", "auto", "reference"},
+                "cpu; cuda: a GPU of compute capability 9.0; auto: that GPU if there is one; or reference: plain loops, slow"),
+     "Model");
   in(add_whole(c, "-t,--threads", threads, 1, kMaxThreads, "Threads (default: all that the process may use)"), "Model");
   in(add_whole(c, "--max-model-len", max_model_len, 1, kMaxTokens,
                "Prompt and answer together (default: max_position_embeddings)"),

@@ -54,7 +54,7 @@ inline constexpr int64_t kMaxDraftTokens = 64;
 /// What an engine is made from. Sizes are bytes, times seconds. `validate` names the field, its value and the limit.
 struct EngineOptions {
   std::string model;            ///< checkpoint folder: config.json, tokenizer.json, safetensors
-  std::string backend = "cpu";  ///< "cpu", or "reference": plain loops, slow
+  std::string backend = "cpu";  ///< "cpu", "cuda": a GPU, "auto": a GPU if there is one, or "reference": plain loops, slow
   int threads = 0;              ///< of the backend; 0: as many as the process may use
 
   int64_t max_num_seqs = 256;          ///< sequences that run at once

@@ -30,7 +30,7 @@ void set_touchable([[maybe_unused]] uint8_t* page, [[maybe_unused]] int64_t byte
 
 }  // namespace
 
-Result<std::unique_ptr<PagePool>> PagePool::Create(int64_t page_bytes, int64_t budget_bytes) {
+Result<std::unique_ptr<PagePool>> PagePool::Create(int64_t page_bytes, int64_t budget_bytes, Arena own) {
   if (page_bytes <= 0) return Err(Status::InvalidArgument("page_bytes: {}, must be at least 1", page_bytes));
   if (budget_bytes < page_bytes) {
     return Err(Status::InvalidArgument("budget_bytes: {} hold no page of {} bytes", budget_bytes, page_bytes));
@@ -51,16 +51,25 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(int64_t page_bytes, int64_t b
                                   page_bytes, kMaxPages));
   }
   const auto bytes = static_cast<size_t>(count * stride);
+  if (own.allocate) {
+    auto* data = static_cast<uint8_t*>(own.allocate(count * stride));
+    if (data == nullptr) {
+      return Err(
+          Status::ResourceExhausted("budget_bytes: {}, no memory for {} pages of {} bytes", budget_bytes, count, page_bytes));
+    }
+    return std::unique_ptr<PagePool>(new PagePool(data, page_bytes, stride, count, std::move(own.free)));
+  }
   void* arena = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (arena == MAP_FAILED) {
     return Err(Status::ResourceExhausted("budget_bytes: {}, cannot map {} pages of {} bytes: {}", budget_bytes, count, page_bytes,
                                          std::strerror(errno)));
   }
-  return std::unique_ptr<PagePool>(new PagePool(static_cast<uint8_t*>(arena), page_bytes, stride, count));
+  return std::unique_ptr<PagePool>(new PagePool(static_cast<uint8_t*>(arena), page_bytes, stride, count, {}));
 }
 
-PagePool::PagePool(uint8_t* arena, int64_t page_bytes, int64_t stride, int64_t count)
-    : arena_(arena),
+PagePool::PagePool(uint8_t* data, int64_t page_bytes, int64_t stride, int64_t count, std::function<void(void*)> free)
+    : arena_(data),
+      free_(std::move(free)),
       page_bytes_(page_bytes),
       stride_(stride),
       free_count_(count),
@@ -68,8 +77,16 @@ PagePool::PagePool(uint8_t* arena, int64_t page_bytes, int64_t stride, int64_t c
       next_free_(static_cast<size_t>(count), kNoPage) {}
 
 PagePool::~PagePool() {
-  for (PageId page = first_free_; page != kNoPage; page = next_free_[index(page)]) set_touchable(data(page), stride_, true);
-  ::munmap(arena_, static_cast<size_t>(total() * stride_));
+  for (PageId page = first_free_; page != kNoPage; page = next_free_[index(page)]) set_touchable(page, true);
+  if (free_) {
+    free_(arena_);
+  } else {
+    ::munmap(arena_, static_cast<size_t>(total() * stride_));
+  }
+}
+
+void PagePool::set_touchable(PageId page, bool touchable) {
+  if (!free_) deepinfer::set_touchable(data(page), stride_, touchable);
 }
 
 size_t PagePool::index(PageId page) const {
@@ -83,7 +100,7 @@ PageId PagePool::allocate() {
   PageId page = first_free_;
   if (page != kNoPage) {
     first_free_ = next_free_[index(page)];
-    set_touchable(data(page), stride_, true);
+    set_touchable(page, true);
   } else if (fresh_ < total()) {
     page = fresh_++;
   } else {
@@ -107,7 +124,7 @@ void PagePool::release(PageId page) {
   next_free_[index(page)] = first_free_;
   first_free_ = page;
   ++free_count_;
-  set_touchable(data(page), stride_, false);
+  set_touchable(page, false);
 }
 
 void PagePool::check_invariants() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -18,8 +19,13 @@ inline constexpr PageId kNoPage = -1;
 /// been handed out.
 class PagePool {
  public:
+  /// Where the pages lie. Empty: in memory of the system's.
+  struct Arena {
+    std::function<void*(int64_t bytes)> allocate;
+    std::function<void(void*)> free;
+  };
   /// As many pages of `page_bytes` (rounded up to 64) as fit into `budget_bytes`; an error when that is none.
-  static Result<std::unique_ptr<PagePool>> Create(int64_t page_bytes, int64_t budget_bytes);
+  static Result<std::unique_ptr<PagePool>> Create(int64_t page_bytes, int64_t budget_bytes, Arena arena = {});
   ~PagePool();
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
@@ -43,11 +49,13 @@ class PagePool {
   void check_invariants() const;
 
  private:
-  PagePool(uint8_t* arena, int64_t page_bytes, int64_t stride, int64_t count);
+  PagePool(uint8_t* data, int64_t page_bytes, int64_t stride, int64_t count, std::function<void(void*)> free);
+  void set_touchable(PageId page, bool touchable);
   /// Checked: a page number that is out of range would corrupt memory of others.
   size_t index(PageId page) const;
 
   uint8_t* arena_;
+  std::function<void(void*)> free_;  ///< empty: the arena was mapped
   int64_t page_bytes_;
   int64_t stride_;
   int64_t free_count_;

@@ -316,6 +316,14 @@ class EngineImpl final : public Engine {
   std::thread thread_;
 };
 
+/// Pages of a device lie in its memory, which the backend keeps for as long as the model.
+PagePool::Arena page_arena(Backend& backend) {
+  DeviceMemory* memory = &backend.memory();
+  if (memory->is_host()) return {};
+  return {[memory](int64_t bytes) { return memory->free_bytes() > bytes ? memory->allocate(bytes) : nullptr; },
+          [memory](void* data) { memory->free(data); }};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
@@ -324,7 +332,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_ASSIGN_OR_RETURN(LoadedModel loaded,
                       load_model(options.model, options.backend, options.threads, options.load_progress, options.trace.get()));
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
-  DI_ASSIGN_OR_RETURN(auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory));
+  DI_ASSIGN_OR_RETURN(
+      auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend)));
   KvCacheOptions cache_options;
   cache_options.chat_ttl_seconds = resolved.cache_ttl_chat;
   cache_options.agent_ttl_seconds = resolved.cache_ttl_agent;

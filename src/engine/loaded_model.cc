@@ -3,6 +3,8 @@
 #include <chrono>
 #include <future>
 
+#include "ops/cuda/cuda_backend.h"
+#include "ops/cuda/cuda_device.h"
 #include "ops/traced_backend.h"
 
 namespace deepinfer {
@@ -27,6 +29,16 @@ Result<TokenizerWithMap> load_tokenizer(const std::string& path) {
   return out;
 }
 
+Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPool* pool) {
+  if (name == "reference") return make_reference_backend(pool);
+  if (name == "cuda" || name == "auto") {
+    const auto devices = cuda_devices();
+    if (devices) return make_cuda_backend(devices->front().index);
+    if (name == "cuda") return Err(devices.error());
+  }
+  return make_cpu_backend(pool);
+}
+
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
@@ -48,9 +60,11 @@ Result<LoadedModel> load_model(const std::string& directory, const std::string& 
 
   const auto model_start = Clock::now();
   out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
-  out.backend = backend == "reference" ? make_reference_backend(out.pool.get()) : make_cpu_backend(out.pool.get());
+  DI_ASSIGN_OR_RETURN(out.backend, make_backend(backend, out.pool.get()));
   if (trace != nullptr && trace->ops()) out.backend = make_traced_backend(std::move(out.backend), trace);
-  DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get()));
+  Model::Options model_options;
+  if (progress) model_options.progress = progress;
+  DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get(), model_options));
   out.times.model = seconds_since(model_start);
   out.times.total = seconds_since(start);
   return out;

@@ -27,8 +27,8 @@ struct LoadedModel {
   const ModelConfig& config() const { return model->config(); }
 };
 
-/// Maps and checks the checkpoint in folder `directory`. `backend`: "cpu" or "reference". `threads` 0: as many as the process may
-/// use. `progress` gets bytes done and bytes in all, and may be empty.
+/// Maps and checks the checkpoint in folder `directory`. `backend`: "cpu", "reference", "cuda", or "auto": a GPU if there is one,
+/// else the CPU. `threads` 0: as many as the process may use. `progress` gets bytes done and bytes in all, and may be empty.
 /// A `trace` that wants operators gets them; it outlives the model.
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
                                const std::function<void(int64_t done, int64_t total)>& progress = {},

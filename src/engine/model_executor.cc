@@ -51,6 +51,7 @@ void ModelExecutor::wait() {
 }
 
 void ModelExecutor::work() {
+  model_->backend().enter_thread();
   while (true) {
     Job job;
     {
@@ -333,14 +334,14 @@ void ModelExecutor::prompt_logprobs(const StepCommand& command, const StepOutput
 
 Status ModelExecutor::run_forks(const StepCommand& command, const StepRows& rows) {
   SequenceState& original = state(rows.place);
-  const auto page_bytes = static_cast<size_t>(model_->page_layout().page_bytes);
+  const int64_t page_bytes = model_->page_layout().page_bytes;
   for (int64_t i = 0; i < rows.fork_count; ++i) {
     const StepFork& fork = command.forks[static_cast<size_t>(rows.first_fork + i)];
     SequenceState& s = state(fork.place);
     s.reset();
     const auto pages =
         std::span(command.pages).subspan(static_cast<size_t>(fork.first_page), static_cast<size_t>(fork.page_count));
-    if (fork.copy_from != nullptr) std::memcpy(pages.back(), fork.copy_from, page_bytes);
+    if (fork.copy_from != nullptr) model_->backend().memory().copy(pages.back(), fork.copy_from, page_bytes);
     s.append_pages(pages);
     DI_RETURN_IF_ERROR(s.copy_from(original));
   }

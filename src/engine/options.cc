@@ -33,8 +33,8 @@ Result<int64_t> read_count(const char* name, std::string_view text) {
 
 Status EngineOptions::validate() const {
   if (model.empty()) return Status::InvalidArgument("model: no checkpoint folder given");
-  if (backend != "cpu" && backend != "reference")
-    return Status::InvalidArgument("backend is \"{}\", must be cpu or reference", backend);
+  if (backend != "cpu" && backend != "reference" && backend != "cuda" && backend != "auto")
+    return Status::InvalidArgument("backend is \"{}\", must be cpu, reference, cuda or auto", backend);
   DI_RETURN_IF_ERROR(check_count("threads", threads, 0, 1024));
   DI_RETURN_IF_ERROR(check_count("max_num_seqs", max_num_seqs, 1, 65536));
   DI_RETURN_IF_ERROR(check_count("max_num_batched_tokens", max_num_batched_tokens, 0, int64_t{1} << 20));

@@ -29,7 +29,7 @@ void Model::run_attention(Step& step, int64_t layer) {
   const int64_t source = source_of(layer);
   if (source >= 0) {
     if (c.is_index_source(layer)) run_indexer(step, layer, source);
-    step.observe("chosen", layer, b.chosen.data(), rows * c.index_topk);
+    step.observe("chosen", layer, b.chosen, rows * c.index_topk);
     step.observe("chosen_count", layer, b.chosen_count.data(), rows);
   }
   attend(step, layer, source);
@@ -47,8 +47,8 @@ void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, c
   backend_->rms_norm(b.kv.data(), w.kv_norm, c.rms_norm_eps, rows, c.head_dim, b.kv.data());
   backend_->rope(b.kv.data(), rotation, rows, 1, c.head_dim, false);
   backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
-  step.observe("window_kv", layer, b.window_kv.data(), rows * c.window_row_bytes());
-  if (step.replace("window_kv", layer, b.kv.data(), rows * c.head_dim))
+  step.observe("window_kv", layer, b.window_kv, rows * c.window_row_bytes());
+  if (step.replace("window_kv", layer, b.kv, rows * c.head_dim))
     backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   const LinearOutput q{w.wq_b, b.q.data()};
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
@@ -93,14 +93,16 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
       }
     }
     backend_->compress_pool(b.pool_kv, b.pool_gate, dim, b.latent.data());
+    b.copies.clear();
     for (const StepSpan& span : b.spans) {
       SequenceState& state = *span.state;
       const int64_t row0 = span.first_row - span.start;
       for (int64_t p = std::max(span.start, span.end() - state.tail_capacity()); p < span.end(); ++p) {
-        std::copy_n(b.comp_kv.data() + (row0 + p) * dim, dim, state.tail_kv(source, p));
-        std::copy_n(b.comp_gate.data() + (row0 + p) * dim, dim, state.tail_gate(source, p));
+        b.copies.push_back({state.tail_kv(source, p), b.comp_kv.data() + (row0 + p) * dim});
+        b.copies.push_back({state.tail_gate(source, p), b.comp_gate.data() + (row0 + p) * dim});
       }
     }
+    b.memory->copy_rows(b.copies, dim * static_cast<int64_t>(sizeof(float)));
   }
   if (groups == 0) return;
   backend_->rms_norm(b.latent.data(), w.compressor_norm, c.rms_norm_eps, groups, dim, b.latent.data());
@@ -112,10 +114,10 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   backend_->rope(b.index_k.data(), rotation, groups, 1, c.index_head_dim, false);
   backend_->rope(b.latent.data(), rotation, groups, 1, dim, false);
 
-  step.observe("index_k", layer, b.index_k.data(), groups * c.index_head_dim);
-  step.observe("compressed", layer, b.latent.data(), groups * dim);
-  step.replace("index_k", layer, b.index_k.data(), groups * c.index_head_dim);
-  step.replace("compressed", layer, b.latent.data(), groups * dim);
+  step.observe("index_k", layer, b.index_k, groups * c.index_head_dim);
+  step.observe("compressed", layer, b.latent, groups * dim);
+  step.replace("index_k", layer, b.index_k, groups * c.index_head_dim);
+  step.replace("compressed", layer, b.latent, groups * dim);
   int64_t next = 0;
   for (const StepSpan& span : b.spans) {
     const int64_t first = span.first_group(ratio);
@@ -151,7 +153,7 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
     backend_->round_index_queries(b.index_q.data(), rows * c.index_n_heads, c.index_head_dim);
     backend_->linear_bf16(b.u.data(), rows, w.index_weights_proj, b.index_weights.data());
     const float scale = 1.0f / std::sqrt(static_cast<float>(c.index_head_dim)) / std::sqrt(static_cast<float>(c.index_n_heads));
-    for (int64_t i = 0; i < rows * c.index_n_heads; ++i) b.index_weights[i] = to_bf16(to_float(b.index_weights[i]) * scale);
+    backend_->scale(b.index_weights.data(), rows * c.index_n_heads, scale);
   }
   IndexSelectArgs args{.q = b.index_q.data(),
                        .weights = b.index_weights.data(),
@@ -171,7 +173,7 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
   backend_->index_select(args);
   for (int64_t r = 0; r < rows; ++r) b.chosen_count[r] = b.index_queries[static_cast<size_t>(r)].chosen_count;
   if (args.mode == IndexSelectArgs::Candidates::kBuild && b.candidates.size() > 0) {
-    step.observe("candidates", layer, b.candidates.data(), rows * step.candidate_words);
+    step.observe("candidates", layer, b.candidates, rows * step.candidate_words);
   }
 }
 
@@ -208,17 +210,19 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
 }
 
 void Model::commit_window(Step& step, int64_t layer) {
+  Buffers& b = *step.b;
   const int64_t bytes = config_.window_row_bytes();
-  for (const StepSpan& span : step.b->spans) {
+  b.copies.clear();
+  for (const StepSpan& span : b.spans) {
     SequenceState& state = *span.state;
+    const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
     // Before the ring forgets what the snapshot still reads.
-    if (span.save != nullptr) state.save_layer(layer, step.b->window_kv.data() + span.first_row * bytes, span.start, *span.save);
+    if (span.save != nullptr) state.save_layer(layer, fresh, span.start, *span.save);
     uint8_t* ring = state.window_ring(layer);
-    for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p) {
-      std::memcpy(ring + p % state.window_capacity() * bytes,
-                  step.b->window_kv.data() + (span.first_row + p - span.start) * bytes, static_cast<size_t>(bytes));
-    }
+    for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p)
+      b.copies.push_back({ring + p % state.window_capacity() * bytes, fresh + (p - span.start) * bytes});
   }
+  b.memory->copy_rows(b.copies, bytes);
 }
 
 }  // namespace deepinfer

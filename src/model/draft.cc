@@ -49,17 +49,20 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
   reserve_buffers(step);
   b.draft_taps.reserve_discard(step.rows * width);
   for (const StepSpan& span : b.spans) {
-    std::copy_n(b.main_hidden.data() + span.input_row * width, span.count * width, b.draft_taps.data() + span.first_row * width);
+    b.memory->copy(b.draft_taps.data() + span.first_row * width, b.main_hidden.data() + span.input_row * width,
+                   span.count * width * static_cast<int64_t>(sizeof(bf16)));
     for (int64_t i = 0; i < span.count; ++i) {
-      plain_rope_.fill(span.start + i, b.plain_cos.data() + (span.first_row + i) * pairs,
-                       b.plain_sin.data() + (span.first_row + i) * pairs);
+      plain_rope_.fill(span.start + i, b.plain_cos.host() + (span.first_row + i) * pairs,
+                       b.plain_sin.host() + (span.first_row + i) * pairs);
     }
   }
-  step.replace("main_hidden", c.num_hidden_layers, b.draft_taps.data(), step.rows * width);
+  b.plain_cos.upload(step.rows * pairs);
+  b.plain_sin.upload(step.rows * pairs);
+  step.replace("main_hidden", c.num_hidden_layers, b.draft_taps, step.rows * width);
   const LinearOutput main{weights_.draft.main_proj, b.u.data()};
   backend_->linear_fp8(b.draft_taps.data(), step.rows, {&main, 1});
   backend_->rms_norm(b.u.data(), weights_.draft.main_norm, c.rms_norm_eps, step.rows, c.hidden_size, b.u.data());
-  step.observe("main_x", c.num_hidden_layers, b.u.data(), step.rows * c.hidden_size);
+  step.observe("main_x", c.num_hidden_layers, b.u, step.rows * c.hidden_size);
 
   const int64_t bytes = c.window_row_bytes();
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
@@ -70,9 +73,10 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
     backend_->rms_norm(b.kv.data(), w.kv_norm, c.rms_norm_eps, step.rows, c.head_dim, b.kv.data());
     backend_->rope(b.kv.data(), step.plain_rope(), step.rows, 1, c.head_dim, false);
     backend_->pack_window(b.kv.data(), step.rows, c.head_dim, b.window_kv.data());
-    step.observe("context_kv", c.num_hidden_layers + stage, b.window_kv.data(), step.rows * bytes);
-    if (step.replace("context_kv", c.num_hidden_layers + stage, b.kv.data(), step.rows * c.head_dim))
+    step.observe("context_kv", c.num_hidden_layers + stage, b.window_kv, step.rows * bytes);
+    if (step.replace("context_kv", c.num_hidden_layers + stage, b.kv, step.rows * c.head_dim))
       backend_->pack_window(b.kv.data(), step.rows, c.head_dim, b.window_kv.data());
+    b.copies.clear();
     for (const StepSpan& span : b.spans) {
       SequenceState& state = *span.state;
       const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
@@ -82,10 +86,10 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
         state.save_draft_stage(stage, fresh, span.start, *span.save);
       }
       uint8_t* ring = state.draft_ring(stage);
-      for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p) {
-        std::memcpy(ring + p % state.window_capacity() * bytes, fresh + (p - span.start) * bytes, static_cast<size_t>(bytes));
-      }
+      for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p)
+        b.copies.push_back({ring + p % state.window_capacity() * bytes, fresh + (p - span.start) * bytes});
     }
+    b.memory->copy_rows(b.copies, bytes);
   }
   for (const StepSpan& span : b.spans) span.state->advance_draft(span.start, span.count);
   return Status::Ok();
@@ -126,8 +130,10 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
   b.draft_tokens.reserve_discard(wanted);
   b.draft_previous.reserve_discard(wanted);
   backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, c.hc_mult, hidden, b.u.data());
+  b.copies.clear();
   for (int64_t i = 0; i < count; ++i)
-    std::copy_n(b.u.data() + i * c.dspark_block_size * hidden, length * hidden, b.head_x.data() + i * length * hidden);
+    b.copies.push_back({b.head_x.data() + i * length * hidden, b.u.data() + i * c.dspark_block_size * hidden});
+  b.memory->copy_rows(b.copies, length * hidden * static_cast<int64_t>(sizeof(bf16)));
   backend_->rms_norm(b.head_x.data(), d.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
   backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.draft_base.data());
 
@@ -140,9 +146,10 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
                              .previous = b.draft_chosen,
                              .base = b.draft_base.data() + k * c.vocab_size,
                              .base_stride = length * c.vocab_size,
-                             .logits = b.draft_logits.data()});
-    step.observe("draft_logits", k, b.draft_logits.data(), count * c.vocab_size);
-    pick(k, b.draft_logits.span().first(static_cast<size_t>(count * c.vocab_size)), b.draft_chosen);
+                             .logits = b.draft_logits.device()});
+    b.draft_logits.download(count * c.vocab_size);
+    step.observe("draft_logits", k, b.draft_logits.host(), count * c.vocab_size);
+    pick(k, {b.draft_logits.host(), static_cast<size_t>(count * c.vocab_size)}, b.draft_chosen);
     for (int64_t i = 0; i < count; ++i) {
       const int32_t token = b.draft_chosen[static_cast<size_t>(i)];
       DI_CHECK(token >= 0 && token < c.vocab_size, "draft {} of sequence {} is {}, the vocabulary has {}", k, i, token,
@@ -154,8 +161,9 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
                               .embed = d.markov_embed,
                               .previous = {b.draft_previous.data(), static_cast<size_t>(wanted)},
                               .proj = d.confidence,
-                              .confidences = b.confidences.data()});
-  return DraftOutput{{b.draft_tokens.data(), static_cast<size_t>(wanted)}, {b.confidences.data(), static_cast<size_t>(wanted)}};
+                              .confidences = b.confidences.device()});
+  b.confidences.download(wanted);
+  return DraftOutput{{b.draft_tokens.data(), static_cast<size_t>(wanted)}, {b.confidences.host(), static_cast<size_t>(wanted)}};
 }
 
 void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
@@ -175,20 +183,17 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
         {.state = const_cast<SequenceState*>(s.state), .start = s.state->length(), .count = block, .first_row = row});
     b.draft_ids[static_cast<size_t>(row)] = s.anchor;
     for (int64_t i = 0; i < block; ++i, ++row)
-      plain_rope_.fill(s.state->length() + i, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
+      plain_rope_.fill(s.state->length() + i, b.plain_cos.host() + row * pairs, b.plain_sin.host() + row * pairs);
   }
+  b.plain_cos.upload(step.rows * pairs);
+  b.plain_sin.upload(step.rows * pairs);
   backend_->embed(b.draft_ids, weights_.embed, n, b.x.data());
-  for (int64_t r = 0; r < step.rows; ++r) {
-    for (int64_t s = 0; s < n; ++s) b.pre[r * n + s] = s == 0 ? 1.0f : 0.0f;
-  }
+  begin_pre(step);
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
     const BlockWeights& w = weights_.draft.stages[s];
     const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(s);
     backend_->begin_layer(layer);
-    if (step.observer != nullptr) {
-      step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(step.rows * n * c.hidden_size)),
-                                  b.pre.span().first(static_cast<size_t>(step.rows * n)));
-    }
+    step.observe_block(layer, n, c.hidden_size);
     collapse_and_norm(step, w.attn_norm);
     backend_->hyper_mix(w.hc_attn, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data());
     draft_attention(step, static_cast<int64_t>(s));

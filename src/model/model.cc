@@ -23,15 +23,18 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
       config_(checkpoint_->config()),
       compressed_ids_(std::move(compressed_ids)),
       backend_(backend),
-      options_{std::max(options.rollback_slack, checkpoint_->config().dspark_block_size)},  // a whole block can be taken back
+      options_(options),
       weights_(bind_weights(*checkpoint_)),
+      device_weights_(&backend->memory()),
       layout_(config_),
       plain_rope_(config_, false),
       compressed_rope_(config_, true),
       hash_(config_, config_.engram_layer_ids.empty() ? 0 : compressed_ids_[static_cast<size_t>(config_.engram_pad_token_id)]),
       expert_load_(experts_of_layers(weights_)),
-      heap_pages_(make_heap_pages(layout_.page_bytes)),
-      buffers_(std::make_unique<Buffers>()) {}
+      heap_pages_(make_heap_pages(layout_.page_bytes, &backend->memory())),
+      buffers_(std::make_unique<Buffers>(&backend->memory())) {
+  options_.rollback_slack = std::max(options.rollback_slack, config_.dspark_block_size);  // a whole block can be taken back
+}
 
 Model::~Model() = default;
 
@@ -57,6 +60,7 @@ Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> c
     }
   }
   auto model = std::unique_ptr<Model>(new Model(std::move(checkpoint), std::move(compressed_ids), backend, options));
+  DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.progress, model->device_weights_));
   for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
     int64_t sum = 0;
     for (int64_t prime : model->hash_.primes()[slot]) sum += prime;
@@ -69,11 +73,12 @@ Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> c
 }
 
 std::unique_ptr<SequenceState> Model::new_sequence(PageAllocator* pages) {
-  return std::make_unique<SequenceState>(config_, layout_, pages != nullptr ? pages : heap_pages_.get(), options_.rollback_slack);
+  return std::make_unique<SequenceState>(config_, layout_, pages != nullptr ? pages : heap_pages_.get(), options_.rollback_slack,
+                                         &backend_->memory());
 }
 
 std::unique_ptr<SequenceState> Model::new_borrowing_sequence() {
-  return std::make_unique<SequenceState>(config_, layout_, nullptr, options_.rollback_slack);
+  return std::make_unique<SequenceState>(config_, layout_, nullptr, options_.rollback_slack, &backend_->memory());
 }
 
 Status Model::check(const StepBatch& batch) const {
@@ -169,7 +174,7 @@ void Model::reserve_buffers(const Step& step) {
   b.tap.reserve_discard(rows * hidden);
   b.main_hidden.reserve_discard(rows * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size()));
   const int64_t pairs = c.qk_rope_head_dim / 2;
-  for (AlignedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin, &b.pair_cos, &b.pair_sin}) {
+  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin, &b.pair_cos, &b.pair_sin}) {
     t->reserve_discard(rows * pairs);
   }
   b.queries.resize(static_cast<size_t>(rows));
@@ -185,6 +190,11 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   const ModelConfig& c = config_;
   const int64_t pairs = c.qk_rope_head_dim / 2;
   step.rope_pairs = pairs;
+  if (!batch.image_mask.empty()) {
+    std::copy(batch.image_mask.begin(), batch.image_mask.end(), b.image.host());
+    b.image.upload(step.rows);
+    step.image = b.image.device();
+  }
   b.positions.clear();
   b.spans.clear();
   int64_t row = 0;
@@ -201,21 +211,24 @@ void Model::prepare(const StepBatch& batch, Step& step) {
     std::vector<int32_t>& history = s.state->history();
     for (int64_t position = span.start; position < span.end(); ++position, ++row) {
       b.positions.push_back(position);
-      plain_rope_.fill(position, b.plain_cos.data() + row * pairs, b.plain_sin.data() + row * pairs);
-      compressed_rope_.fill(position, b.compressed_cos.data() + row * pairs, b.compressed_sin.data() + row * pairs);
+      plain_rope_.fill(position, b.plain_cos.host() + row * pairs, b.plain_sin.host() + row * pairs);
+      compressed_rope_.fill(position, b.compressed_cos.host() + row * pairs, b.compressed_sin.host() + row * pairs);
       if (c.engram_layer_ids.empty()) continue;
-      history.push_back(compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && step.image[row] != 0));
+      history.push_back(compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && b.image.host()[row] != 0));
       for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
         hash_.rows(static_cast<int64_t>(slot), history,
-                   b.engram_rows.data() + (static_cast<int64_t>(slot) * step.rows + row) * c.engram_columns());
+                   b.engram_rows.host() + (static_cast<int64_t>(slot) * step.rows + row) * c.engram_columns());
       }
     }
     // A pair is rotated as its first token (spec §3.7).
     for (int64_t i = 0; i < span.group_count(2); ++i, ++step.pairs) {
-      compressed_rope_.fill(2 * (span.first_group(2) + i), b.pair_cos.data() + step.pairs * pairs,
-                            b.pair_sin.data() + step.pairs * pairs);
+      compressed_rope_.fill(2 * (span.first_group(2) + i), b.pair_cos.host() + step.pairs * pairs,
+                            b.pair_sin.host() + step.pairs * pairs);
     }
   }
+  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin}) t->upload(step.rows * pairs);
+  for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload(step.pairs * pairs);
+  b.engram_rows.upload(step.rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
   const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
   const int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
   step.candidate_words = ((longest + block - 1) / block + 63) / 64;
@@ -236,19 +249,16 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   step.observer = observer;
   step.b = &b;
   step.rows = static_cast<int64_t>(batch.tokens.size());
-  step.image = batch.image_mask.empty() ? nullptr : batch.image_mask.data();
   prepare(batch, step);
 
   backend_->embed(batch.tokens, weights_.embed, n, b.x.data());
   for (size_t i = 0; i < batch.embedding_rows.size(); ++i) {
     for (int64_t s = 0; s < n; ++s) {
-      std::copy_n(batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden,
-                  b.x.data() + (batch.embedding_rows[i] * n + s) * hidden);
+      b.memory->upload(b.x.data() + (batch.embedding_rows[i] * n + s) * hidden,
+                       batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden * static_cast<int64_t>(sizeof(bf16)));
     }
   }
-  for (int64_t r = 0; r < step.rows; ++r) {
-    for (int64_t s = 0; s < n; ++s) b.pre[r * n + s] = s == 0 ? 1.0f : 0.0f;  // identity pre-mix: stream 0
-  }
+  begin_pre(step);
   StepOutput output;
   for (int64_t layer = 0; layer < c.num_hidden_layers && step.rows > 0; ++layer) {
     run_block(step, layer);
@@ -257,10 +267,30 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   backend_->begin_layer(-1);
   compute_logits(batch, step);
   for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
-  output.logits = {b.logits.data(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
-  output.main_hidden = {b.main_hidden.data(),
-                        batch.tokens.size() * static_cast<size_t>(hidden) * c.dspark_target_layer_ids.size()};
+  output.logits = {b.logits.host(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
+  b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
   return output;
+}
+
+/// The pre-mix of the first sublayer is the identity: stream 0.
+void Model::begin_pre(Step& step) {
+  Buffers& b = *step.b;
+  const int64_t n = config_.hc_mult;
+  if (b.identity_pre.size() < step.rows * n) {
+    std::vector<float> identity(static_cast<size_t>(step.rows * n));
+    for (int64_t r = 0; r < step.rows; ++r) identity[static_cast<size_t>(r * n)] = 1.0f;
+    b.identity_pre.reserve_discard(step.rows * n);
+    b.memory->upload(b.identity_pre.data(), identity.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
+  }
+  b.memory->copy(b.pre.data(), b.identity_pre.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
+}
+
+std::vector<bf16> Model::main_hidden() const {
+  const Buffers& b = *buffers_;
+  const int64_t width = config_.hidden_size * static_cast<int64_t>(config_.dspark_target_layer_ids.size());
+  std::vector<bf16> copy(static_cast<size_t>(b.main_hidden_rows * width));
+  b.memory->download(copy.data(), b.main_hidden.data(), static_cast<int64_t>(copy.size() * sizeof(bf16)));
+  return copy;
 }
 
 void Model::compute_logits(const StepBatch& batch, const Step& step) {
@@ -274,28 +304,30 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
   b.head_pre.reserve_discard(wanted * n);
   b.head_u.reserve_discard(wanted * hidden);
   b.logits.reserve_discard(wanted * c.vocab_size);
-  for (int64_t i = 0; i < wanted; ++i) {
-    int64_t r = batch.logit_rows[static_cast<size_t>(i)];
-    if (step.narrowed) r = b.kept_row[static_cast<size_t>(r)];
-    std::copy_n(b.x.data() + r * n * hidden, n * hidden, b.head_x.data() + i * n * hidden);
-    std::copy_n(b.pre.data() + r * n, n, b.head_pre.data() + i * n);
-  }
+  // `rows` of `from`, each of `width` values, one after the other.
+  const auto gather = [&](const auto* from, int64_t width, auto* to) {
+    b.copies.clear();
+    for (int64_t i = 0; i < wanted; ++i) {
+      int64_t r = batch.logit_rows[static_cast<size_t>(i)];
+      if (step.narrowed) r = b.kept_row[static_cast<size_t>(r)];
+      b.copies.push_back({to + i * width, from + r * width});
+    }
+    b.memory->copy_rows(b.copies, width * static_cast<int64_t>(sizeof(*from)));
+  };
+  gather(b.x.data(), n * hidden, b.head_x.data());
+  gather(b.pre.data(), n, b.head_pre.data());
   backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
   backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
-  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.data());
+  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.device());
+  b.logits.download(wanted * c.vocab_size);
 }
 
 void Model::run_block(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
-  const int64_t n = c.hc_mult;
-  const int64_t hidden = c.hidden_size;
   backend_->begin_layer(layer);
-  if (step.observer != nullptr) {
-    step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(step.rows * n * hidden)),
-                                b.pre.span().first(static_cast<size_t>(step.rows * n)));
-  }
+  step.observe_block(layer, c.hc_mult, c.hidden_size);
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
   tap_streams(step, layer);
 
@@ -322,19 +354,19 @@ void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64
   const int64_t n = config_.hc_mult;
   const int64_t hidden = config_.hidden_size;
   const int64_t rows = step.rows;
-  step.observe("attn_out", layer, b.out.data(), rows * hidden);
-  step.replace("attn_out", layer, b.out.data(), rows * hidden);
+  step.observe("attn_out", layer, b.out, rows * hidden);
+  step.replace("attn_out", layer, b.out, rows * hidden);
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
 
   backend_->hyper_mix(w.hc_ffn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
   collapse_and_norm(step, w.ffn_norm);
   run_experts(step, layer, w, experts_per_token);
-  step.observe("ffn_out", layer, b.out.data(), rows * hidden);
+  step.observe("ffn_out", layer, b.out, rows * hidden);
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
-  step.observe("stream", layer, b.x.data(), rows * n * hidden);
-  step.observe("pre", layer, b.pre.data(), rows * n);
+  step.observe("stream", layer, b.x, rows * n * hidden);
+  step.observe("pre", layer, b.pre, rows * n);
 }
 
 void Model::tap_streams(Step& step, int64_t layer) {
@@ -345,26 +377,28 @@ void Model::tap_streams(Step& step, int64_t layer) {
   const int64_t hidden = config_.hidden_size;
   const auto count = static_cast<int64_t>(taps.size());
   backend_->stream_mean(b.x.data(), step.rows, config_.hc_mult, hidden, b.tap.data());
+  b.copies.clear();
   for (const StepSpan& span : b.spans) {
     for (int64_t i = 0; i < span.count; ++i) {
-      std::copy_n(b.tap.data() + (span.first_row + i) * hidden, hidden,
-                  b.main_hidden.data() + ((span.input_row + i) * count + (tap - taps.begin())) * hidden);
+      b.copies.push_back({b.main_hidden.data() + ((span.input_row + i) * count + (tap - taps.begin())) * hidden,
+                          b.tap.data() + (span.first_row + i) * hidden});
     }
   }
+  b.memory->copy_rows(b.copies, hidden * static_cast<int64_t>(sizeof(bf16)));
 }
 
 void Model::run_engram(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
-  const int64_t* ids = b.engram_rows.data() + c.engram_slot(layer) * step.rows * c.engram_columns();
-  step.observe("engram_rows", layer, ids, step.rows * c.engram_columns());
-  backend_->engram_gather(w.engram_table, ids, step.rows, c.engram_columns(), b.engram_e.data());
+  const int64_t first = c.engram_slot(layer) * step.rows * c.engram_columns();
+  step.observe("engram_rows", layer, b.engram_rows.host() + first, step.rows * c.engram_columns());
+  backend_->engram_gather(w.engram_table, b.engram_rows.device() + first, step.rows, c.engram_columns(), b.engram_e.data());
   const LinearOutput kv{w.engram_wkv, b.engram_kv.data()};
   backend_->linear_fp8(b.engram_e.data(), step.rows, {&kv, 1});
   backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows,
                         c.hc_mult, c.hidden_size, b.x.data());
-  step.observe("engram_out", layer, b.x.data(), step.rows * c.hc_mult * c.hidden_size);
+  step.observe("engram_out", layer, b.x, step.rows * c.hc_mult * c.hidden_size);
 }
 
 void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
@@ -384,8 +418,8 @@ void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_
                   step.rows);
   if (backend_->memory().is_host())
     expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.rows * experts_per_token)});
-  step.observe("experts", layer, b.experts.data(), step.rows * experts_per_token);
-  step.observe("expert_weights", layer, b.expert_weights.data(), step.rows * experts_per_token);
+  step.observe("experts", layer, b.experts, step.rows * experts_per_token);
+  step.observe("expert_weights", layer, b.expert_weights, step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),
                      .experts = b.experts.data(),
                      .weights = b.expert_weights.data(),

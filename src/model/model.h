@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "base/function_ref.h"
 #include "base/status.h"
 #include "checkpoint/checkpoint.h"
+#include "model/device_weights.h"
 #include "model/engram_hash.h"
 #include "model/rope_table.h"
 #include "model/sequence_state.h"
@@ -44,8 +46,6 @@ struct StepBatch {
 /// What a step leaves; valid until the next step of the same model.
 struct StepOutput {
   std::span<const float> logits;  ///< [logit_rows, vocab]
-  /// [rows, targets * hidden]: DSpark taps (dspark.md §3.1); zero for rows below their sequence's decoder_start.
-  std::span<const bf16> main_hidden;
   /// Rows x layers that really ran, before and from ModelConfig::first_decoder_layer on. A row that only left its global KV in
   /// the first decoder layer doesn't count there.
   int64_t encoder_row_layers = 0;
@@ -83,7 +83,9 @@ struct DraftOutput {
 class Model {
  public:
   struct Options {
-    int64_t rollback_slack = 16;  ///< positions that a sequence can take back: two draft blocks and a bit
+    int64_t rollback_slack = 16;                       ///< positions that a sequence can take back: two draft blocks and a bit
+    EngramMemory engram_memory = EngramMemory::kAuto;  ///< on a device
+    std::function<void(int64_t done, int64_t total)> progress = {};  ///< of the weights on their way to a device
   };
 
   /// `compressed_ids`: the Engram token map (spec §5.1), one entry per id that can occur. An error names what does not fit.
@@ -120,6 +122,10 @@ class Model {
   /// Runs the batch and advances its sequences. On error no sequence has changed.
   Result<StepOutput> forward(const StepBatch& batch, StepObserver* observer = nullptr);
 
+  /// [rows, targets * hidden] of the last forward pass, copied from the backend's memory: DSpark taps (dspark.md §3.1); zero for
+  /// rows below their sequence's decoder_start.
+  std::vector<bf16> main_hidden() const;
+
   // The draft module, dspark.md §3: draft.cc. Nothing of it changes what `forward` computes.
   bool has_draft() const { return !weights_.draft.stages.empty(); }
   /// Fills the draft rings from the taps of the last forward pass. Rows may have been taken back since; what is given here must
@@ -151,6 +157,7 @@ class Model {
   Status reserve_pages(const StepBatch& batch) const;
   void prepare(const StepBatch& batch, Step& step);
   void reserve_buffers(const Step& step);
+  void begin_pre(Step& step);
   void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
   void collapse_and_norm(Step& step, const bf16* norm);
@@ -184,6 +191,7 @@ class Model {
   Backend* backend_;
   Options options_;
   ModelWeights weights_;
+  DeviceWeights device_weights_;
   PageLayout layout_;
   RopeTable plain_rope_;
   RopeTable compressed_rope_;

@@ -8,12 +8,13 @@ namespace {
 
 class HeapPages final : public PageAllocator {
  public:
-  explicit HeapPages(int64_t page_bytes) : bytes_(static_cast<size_t>((page_bytes + 63) / 64 * 64)) {}
-  uint8_t* allocate() override { return static_cast<uint8_t*>(std::aligned_alloc(64, bytes_)); }
-  void free(uint8_t* page) override { std::free(page); }
+  HeapPages(int64_t page_bytes, DeviceMemory* memory) : bytes_(page_bytes), memory_(memory) {}
+  uint8_t* allocate() override { return static_cast<uint8_t*>(memory_->allocate(bytes_)); }
+  void free(uint8_t* page) override { memory_->free(page); }
 
  private:
-  size_t bytes_;
+  int64_t bytes_;
+  DeviceMemory* memory_;
 };
 
 }  // namespace
@@ -33,9 +34,12 @@ PageLayout::PageLayout(const ModelConfig& config)
   }
 }
 
-std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes) { return std::make_unique<HeapPages>(page_bytes); }
+std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes, DeviceMemory* memory) {
+  return std::make_unique<HeapPages>(page_bytes, memory);
+}
 
-SequenceState::SequenceState(const ModelConfig& config, const PageLayout& layout, PageAllocator* pages, int64_t slack)
+SequenceState::SequenceState(const ModelConfig& config, const PageLayout& layout, PageAllocator* pages, int64_t slack,
+                             DeviceMemory* memory)
     : layout_(&layout),
       allocator_(pages),
       slack_(slack),
@@ -49,8 +53,9 @@ SequenceState::SequenceState(const ModelConfig& config, const PageLayout& layout
       first_decoder_layer_(config.first_decoder_layer()),
       pair_sources_(std::count_if(layout.sources.begin(), layout.sources.end(), [](const auto& s) { return s.ratio == 2; })),
       keeps_history_(!config.engram_layer_ids.empty()),
-      windows_((config.num_hidden_layers + config.num_nextn_predict_layers) * window_capacity_ * window_row_bytes_),
-      tails_(static_cast<int64_t>(layout.sources.size()) * tail_capacity_ * 2 * head_dim_) {
+      memory_(memory),
+      windows_(memory, (config.num_hidden_layers + config.num_nextn_predict_layers) * window_capacity_ * window_row_bytes_),
+      tails_(memory, static_cast<int64_t>(layout.sources.size()) * tail_capacity_ * 2 * head_dim_) {
   DI_CHECK(slack >= 0, "slack = {}", slack);
 }
 
@@ -194,13 +199,14 @@ Status SequenceState::set_decoder_start(int64_t position) {
 Status SequenceState::copy_from(const SequenceState& other) {
   if (!borrows_pages()) return Status::FailedPrecondition("fork: the state has pages of its own");
   if (length_ != 0) return Status::FailedPrecondition("fork: the state already has {} positions", length_);
-  if (&other == this || other.layers_ != layers_ || other.first_decoder_layer_ != first_decoder_layer_ ||
-      other.window_capacity_ != window_capacity_ || other.slack_ != slack_ || other.window_row_bytes_ != window_row_bytes_ ||
-      other.draft_stages_ != draft_stages_ || other.tails_.size() != tails_.size()) {
+  if (&other == this || other.memory_ != memory_ || other.layers_ != layers_ ||
+      other.first_decoder_layer_ != first_decoder_layer_ || other.window_capacity_ != window_capacity_ ||
+      other.slack_ != slack_ || other.window_row_bytes_ != window_row_bytes_ || other.draft_stages_ != draft_stages_ ||
+      other.tails_.size() != tails_.size()) {
     return Status::InvalidArgument("fork: the states are not two of one model");
   }
-  std::copy_n(other.windows_.data(), windows_.size(), windows_.data());
-  std::copy_n(other.tails_.data(), tails_.size(), tails_.data());
+  memory_->copy(windows_.data(), other.windows_.data(), windows_.size());
+  memory_->copy(tails_.data(), other.tails_.data(), tails_.size() * static_cast<int64_t>(sizeof(float)));
   history_.assign(other.history_.begin(), other.history_.end());
   length_ = other.length_;
   high_ = other.high_;

@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned_buffer.h"
 #include "base/status.h"
 #include "checkpoint/model_config.h"
 #include "model/window_snapshot.h"
+#include "ops/device_buffer.h"
 #include "ops/ops.h"
 
 namespace deepinfer {
@@ -42,8 +42,8 @@ class PageAllocator {
   virtual void free(uint8_t* page) = 0;
 };
 
-/// Pages from the heap, without a budget.
-std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes);
+/// Pages without a budget, each an allocation of its own.
+std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes, DeviceMemory* memory = &host_memory());
 
 /// Everything that a sequence carries from step to step, addressed by absolute position (spec/backbone §3.13): window rings,
 /// global pages, compressor tails, token history. Nothing in it depends on how the tokens were cut into steps.
@@ -71,8 +71,9 @@ std::unique_ptr<PageAllocator> make_heap_pages(int64_t page_bytes);
 class SequenceState {
  public:
   /// `slack`: positions that `truncate` may take back, beyond those it always can. `pages` nullptr: the pages are borrowed, their
-  /// owner appends and drops them.
-  SequenceState(const ModelConfig& config, const PageLayout& layout, PageAllocator* pages, int64_t slack);
+  /// owner appends and drops them. Rings, tails and pages lie in `memory`; it outlives the state.
+  SequenceState(const ModelConfig& config, const PageLayout& layout, PageAllocator* pages, int64_t slack,
+                DeviceMemory* memory = &host_memory());
   ~SequenceState();
   SequenceState(const SequenceState&) = delete;
   SequenceState& operator=(const SequenceState&) = delete;
@@ -120,7 +121,7 @@ class SequenceState {
   /// replayed (length below the write floor) it does not bring the floor back, so take it later.
   void save_window(WindowSnapshot& snapshot) const;
   /// The same for a later, even position that the step under way passes: the head of the snapshot, then each layer's rows in
-  /// order. `fresh`: packed rows of the positions from `fresh_start` on, which are not in the ring yet.
+  /// order. `fresh`: packed rows of the positions from `fresh_start` on, in the state's memory, which are not in the ring yet.
   void begin_save(int64_t position, WindowSnapshot& snapshot) const;
   void save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
@@ -166,6 +167,8 @@ class SequenceState {
   void save_rows(int64_t ring, int64_t first, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   Status check_snapshot(const WindowSnapshot& snapshot) const;
 
+  void append(const void* from, int64_t bytes, WindowSnapshot& snapshot) const;
+
   const PageLayout* layout_;
   PageAllocator* allocator_;
   int64_t slack_;
@@ -187,8 +190,9 @@ class SequenceState {
   int64_t decoder_rows_from_ = 0;  ///< <= length: positions [here, length) ran the decoder
   int64_t draft_start_ = 0;
   int64_t draft_end_ = 0;
-  AlignedBuffer<uint8_t> windows_;  ///< [layers + draft stages, window_capacity, window_row_bytes]
-  AlignedBuffer<float> tails_;      ///< [sources, tail_capacity, 2, head_dim]
+  DeviceMemory* memory_;
+  DeviceBuffer<uint8_t> windows_;  ///< [layers + draft stages, window_capacity, window_row_bytes]
+  DeviceBuffer<float> tails_;      ///< [sources, tail_capacity, 2, head_dim]
   std::vector<uint8_t*> pages_;
   std::vector<int32_t> history_;
 };

@@ -7,6 +7,7 @@
 
 #include "base/aligned_buffer.h"
 #include "model/model.h"
+#include "ops/device_buffer.h"
 
 namespace deepinfer {
 
@@ -28,45 +29,56 @@ struct StepSpan {
 
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
 struct Model::Buffers {
-  AlignedBuffer<bf16> x;     ///< [rows, n, hidden] residual streams
-  AlignedBuffer<float> pre;  ///< [rows, n] collapses the stream for the next sublayer
-  AlignedBuffer<float> next_pre, post, comb;
-  AlignedBuffer<bf16> u;                    ///< [rows, hidden] normalised input of a sublayer
-  AlignedBuffer<bf16> out;                  ///< [rows, hidden] output of a sublayer
-  AlignedBuffer<bf16> q_low;                ///< [rows, q_lora]
-  AlignedBuffer<bf16> q, o;                 ///< [rows, heads, head_dim]
-  AlignedBuffer<bf16> o_low;                ///< [rows, groups * lora]
-  AlignedBuffer<bf16> kv;                   ///< [rows, head_dim]
-  AlignedBuffer<uint8_t> window_kv;         ///< [rows, window_row_bytes] packed
-  AlignedBuffer<float> comp_kv, comp_gate;  ///< [rows, head_dim]
-  AlignedBuffer<bf16> latent;               ///< [groups, head_dim]
-  AlignedBuffer<bf16> index_k;              ///< [groups, index_head_dim]
-  AlignedBuffer<bf16> index_q;              ///< [rows, index_heads, index_head_dim]
-  AlignedBuffer<bf16> index_weights;        ///< [rows, index_heads]
-  AlignedBuffer<int32_t> chosen;            ///< [rows, index_topk]
+  explicit Buffers(DeviceMemory* m) : memory(m) {}
+
+  DeviceMemory* memory;
+  DeviceBuffer<bf16> x{memory};     ///< [rows, n, hidden] residual streams
+  DeviceBuffer<float> pre{memory};  ///< [rows, n] collapses the stream for the next sublayer
+  DeviceBuffer<float> next_pre{memory}, post{memory}, comb{memory};
+  DeviceBuffer<float> identity_pre{memory};           ///< (1, 0, ...) for as many rows as a step has had
+  DeviceBuffer<bf16> kept_x{memory}, kept_u{memory};  ///< of a step that narrows
+  DeviceBuffer<float> kept_pre{memory};
+  DeviceBuffer<bf16> u{memory};                            ///< [rows, hidden] normalised input of a sublayer
+  DeviceBuffer<bf16> out{memory};                          ///< [rows, hidden] output of a sublayer
+  DeviceBuffer<bf16> q_low{memory};                        ///< [rows, q_lora]
+  DeviceBuffer<bf16> q{memory}, o{memory};                 ///< [rows, heads, head_dim]
+  DeviceBuffer<bf16> o_low{memory};                        ///< [rows, groups * lora]
+  DeviceBuffer<bf16> kv{memory};                           ///< [rows, head_dim]
+  DeviceBuffer<uint8_t> window_kv{memory};                 ///< [rows, window_row_bytes] packed
+  DeviceBuffer<float> comp_kv{memory}, comp_gate{memory};  ///< [rows, head_dim]
+  DeviceBuffer<bf16> latent{memory};                       ///< [groups, head_dim]
+  DeviceBuffer<bf16> index_k{memory};                      ///< [groups, index_head_dim]
+  DeviceBuffer<bf16> index_q{memory};                      ///< [rows, index_heads, index_head_dim]
+  DeviceBuffer<bf16> index_weights{memory};                ///< [rows, index_heads]
+  DeviceBuffer<int32_t> chosen{memory};                    ///< [rows, index_topk]
   AlignedBuffer<int64_t> chosen_count;
-  AlignedBuffer<uint64_t> candidates;
-  AlignedBuffer<int32_t> experts;
-  AlignedBuffer<float> expert_weights;
-  AlignedBuffer<int64_t> engram_rows;  ///< [slots, rows, columns]
-  AlignedBuffer<bf16> engram_e, engram_kv;
-  AlignedBuffer<bf16> tap, main_hidden;
-  AlignedBuffer<bf16> head_x, head_u;
-  AlignedBuffer<float> head_pre, logits;
-  AlignedBuffer<bf16> draft_taps;  ///< [rows, targets * hidden]
-  AlignedBuffer<float> draft_base, draft_logits, confidences;
+  DeviceBuffer<uint64_t> candidates{memory};
+  DeviceBuffer<int32_t> experts{memory};
+  DeviceBuffer<float> expert_weights{memory};
+  SharedBuffer<int64_t> engram_rows{memory};  ///< [slots, rows, columns]
+  DeviceBuffer<bf16> engram_e{memory}, engram_kv{memory};
+  DeviceBuffer<bf16> tap{memory}, main_hidden{memory};
+  DeviceBuffer<bf16> head_x{memory}, head_u{memory};
+  DeviceBuffer<float> head_pre{memory};
+  SharedBuffer<float> logits{memory};
+  DeviceBuffer<bf16> draft_taps{memory};  ///< [rows, targets * hidden]
+  DeviceBuffer<float> draft_base{memory};
+  SharedBuffer<float> draft_logits{memory}, confidences{memory};
   AlignedBuffer<int32_t> draft_tokens, draft_previous;
   std::vector<int32_t> draft_ids, draft_chosen;
   // Rotations of the step's rows, and of the groups that complete in it.
-  AlignedBuffer<float> plain_cos, plain_sin, compressed_cos, compressed_sin, pair_cos, pair_sin;
+  SharedBuffer<float> plain_cos{memory}, plain_sin{memory}, compressed_cos{memory}, compressed_sin{memory}, pair_cos{memory},
+      pair_sin{memory};
   std::vector<AttentionQuery> queries;
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
+  std::vector<DeviceMemory::RowCopy> copies;
+  int64_t main_hidden_rows = 0;    ///< of the last forward pass
   std::vector<int64_t> positions;  ///< [rows]
   std::vector<StepSpan> spans;
-  std::vector<int64_t> page_counts;  ///< [sequences] before the step
-  std::vector<int32_t> kept_row;     ///< [rows of the batch] where the row is now, -1 if left behind; only if narrowed
-  AlignedBuffer<uint8_t> image;      ///< [rows] of a narrowed step
+  std::vector<int64_t> page_counts;     ///< [sequences] before the step
+  std::vector<int32_t> kept_row;        ///< [rows of the batch] where the row is now, -1 if left behind; only if narrowed
+  SharedBuffer<uint8_t> image{memory};  ///< [rows] 1 inside an image span
   std::vector<int32_t> prefix_history;
 };
 
@@ -75,7 +87,7 @@ struct Model::Step {
   Buffers* b = nullptr;
   int64_t rows = 0;
   bool narrowed = false;           ///< some rows of the batch were left behind
-  const uint8_t* image = nullptr;  ///< [rows] or nullptr
+  const uint8_t* image = nullptr;  ///< [rows] in the backend's memory, or nullptr
   int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
   int64_t candidate_words = 0;
 
@@ -84,17 +96,50 @@ struct Model::Step {
   RopeRows pair_rope() const;
   int64_t rope_pairs = 0;
 
+  /// A host array.
   template <typename T>
   void observe(std::string_view name, int64_t layer, const T* data, int64_t count) const {
     if (observer != nullptr) observer->value(name, layer, std::span<const T>(data, static_cast<size_t>(count)));
   }
-  bool replace(std::string_view name, int64_t layer, bf16* data, int64_t count) const {
-    return observer != nullptr && observer->replace(name, layer, std::span<bf16>(data, static_cast<size_t>(count)));
+  template <typename T>
+  void observe(std::string_view name, int64_t layer, const DeviceBuffer<T>& data, int64_t count) const {
+    if (observer == nullptr) return;
+    if (b->memory->is_host()) return observe(name, layer, data.data(), count);
+    observe(name, layer, downloaded(data, count).data(), count);
+  }
+  bool replace(std::string_view name, int64_t layer, DeviceBuffer<bf16>& data, int64_t count) const {
+    if (observer == nullptr) return false;
+    if (b->memory->is_host()) return observer->replace(name, layer, {data.data(), static_cast<size_t>(count)});
+    std::vector<bf16> copy = downloaded(data, count);
+    if (!observer->replace(name, layer, copy)) return false;
+    b->memory->upload(data.data(), copy.data(), count * static_cast<int64_t>(sizeof(bf16)));
+    return true;
+  }
+  void observe_block(int64_t layer, int64_t streams, int64_t hidden) const {
+    if (observer == nullptr) return;
+    const auto values = static_cast<size_t>(rows * streams * hidden);
+    const auto mixes = static_cast<size_t>(rows * streams);
+    if (b->memory->is_host()) return observer->before_block(layer, {b->x.data(), values}, {b->pre.data(), mixes});
+    std::vector<bf16> x = downloaded(b->x, static_cast<int64_t>(values));
+    std::vector<float> pre = downloaded(b->pre, static_cast<int64_t>(mixes));
+    observer->before_block(layer, x, pre);
+    b->memory->upload(b->x.data(), x.data(), static_cast<int64_t>(values * sizeof(bf16)));
+    b->memory->upload(b->pre.data(), pre.data(), static_cast<int64_t>(mixes * sizeof(float)));
+  }
+
+ private:
+  template <typename T>
+  std::vector<T> downloaded(const DeviceBuffer<T>& data, int64_t count) const {
+    std::vector<T> copy(static_cast<size_t>(count));
+    b->memory->download(copy.data(), data.data(), count * static_cast<int64_t>(sizeof(T)));
+    return copy;
   }
 };
 
-inline RopeRows Model::Step::plain_rope() const { return {b->plain_cos.data(), b->plain_sin.data(), rope_pairs}; }
-inline RopeRows Model::Step::compressed_rope() const { return {b->compressed_cos.data(), b->compressed_sin.data(), rope_pairs}; }
-inline RopeRows Model::Step::pair_rope() const { return {b->pair_cos.data(), b->pair_sin.data(), rope_pairs}; }
+inline RopeRows Model::Step::plain_rope() const { return {b->plain_cos.device(), b->plain_sin.device(), rope_pairs}; }
+inline RopeRows Model::Step::compressed_rope() const {
+  return {b->compressed_cos.device(), b->compressed_sin.device(), rope_pairs};
+}
+inline RopeRows Model::Step::pair_rope() const { return {b->pair_cos.device(), b->pair_sin.device(), rope_pairs}; }
 
 }  // namespace deepinfer

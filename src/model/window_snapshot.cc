@@ -36,8 +36,19 @@ void SequenceState::save_rows(int64_t ring, int64_t first, const uint8_t* fresh,
                               WindowSnapshot& snapshot) const {
   const WindowRows rows{windows_.data() + ring * window_capacity_ * window_row_bytes_, window_capacity_, fresh, fresh_start,
                         window_row_bytes_};
-  for (int64_t p = first; p < snapshot.length; ++p)
-    snapshot.data.insert(snapshot.data.end(), rows.row(p), rows.row(p) + window_row_bytes_);
+  // Rows that lie one after the other go together: the ring's up to where it wraps, and the step's own.
+  for (int64_t p = first; p < snapshot.length;) {
+    int64_t end = snapshot.length;
+    if (p < fresh_start) end = std::min({end, fresh_start, p - p % window_capacity_ + window_capacity_});
+    append(rows.row(p), (end - p) * window_row_bytes_, snapshot);
+    p = end;
+  }
+}
+
+void SequenceState::append(const void* from, int64_t bytes, WindowSnapshot& snapshot) const {
+  const size_t at = snapshot.data.size();
+  snapshot.data.resize(at + static_cast<size_t>(bytes));
+  memory_->download(snapshot.data.data() + at, from, bytes);
 }
 
 void SequenceState::begin_save_draft(int64_t first, WindowSnapshot& snapshot) const { snapshot.draft_window_start = first; }
@@ -52,8 +63,8 @@ void SequenceState::save_window(WindowSnapshot& snapshot) const {
   for (int64_t layer = 0; layer < layers_; ++layer) save_layer(layer, nullptr, length_, snapshot);
   for (size_t s = 0; length_ % 2 == 1 && s < layout_->sources.size(); ++s) {
     if (layout_->sources[s].ratio != 2) continue;
-    const auto* pair = reinterpret_cast<const uint8_t*>(tails_.data() + tail_at(static_cast<int64_t>(s), length_ - 1));
-    snapshot.data.insert(snapshot.data.end(), pair, pair + 2 * head_dim_ * static_cast<int64_t>(sizeof(float)));
+    append(tails_.data() + tail_at(static_cast<int64_t>(s), length_ - 1), 2 * head_dim_ * static_cast<int64_t>(sizeof(float)),
+           snapshot);
   }
   if (draft_end_ < length_ || draft_start_ == draft_end_) return;
   begin_save_draft(draft_start_, snapshot);
@@ -105,8 +116,12 @@ Status SequenceState::restore_window(const WindowSnapshot& snapshot, std::span<c
   draft_start_ = snapshot.draft_window_start;
   const uint8_t* from = snapshot.data.data();
   const auto restore_ring = [&](int64_t ring, int64_t first) {
-    for (int64_t p = first; p < length_; ++p, from += window_row_bytes_)
-      std::memcpy(window_ring(ring) + p % window_capacity_ * window_row_bytes_, from, static_cast<size_t>(window_row_bytes_));
+    for (int64_t p = first; p < length_;) {
+      const int64_t end = std::min(length_, p - p % window_capacity_ + window_capacity_);
+      memory_->upload(window_ring(ring) + p % window_capacity_ * window_row_bytes_, from, (end - p) * window_row_bytes_);
+      from += (end - p) * window_row_bytes_;
+      p = end;
+    }
   };
   for (int64_t layer = 0; layer < layers_; ++layer) {
     const int64_t start = layer < first_decoder_layer_ ? encoder_window_start_ : decoder_rows_from_;
@@ -115,7 +130,7 @@ Status SequenceState::restore_window(const WindowSnapshot& snapshot, std::span<c
   const int64_t pair = 2 * head_dim_ * static_cast<int64_t>(sizeof(float));
   for (size_t s = 0; length_ % 2 == 1 && s < layout_->sources.size(); ++s) {
     if (layout_->sources[s].ratio != 2) continue;
-    std::memcpy(tail_kv(static_cast<int64_t>(s), length_ - 1), from, static_cast<size_t>(pair));
+    memory_->upload(tail_kv(static_cast<int64_t>(s), length_ - 1), from, pair);
     from += pair;
   }
   for (int64_t stage = 0; stage < draft_stages_; ++stage)

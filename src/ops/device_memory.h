@@ -22,6 +22,11 @@ class DeviceMemory {
   /// Zeroed, aligned to 64 bytes at least. Aborts when there is no memory: sizes are planned before.
   virtual void* allocate(int64_t bytes) = 0;
   virtual void free(void* data) = 0;
+  /// Host memory that operators can read where it lies, and that downloads reach fastest; else as `allocate`.
+  virtual void* allocate_host(int64_t bytes) = 0;
+  virtual void free_host(void* data) = 0;
+  /// Bytes that `allocate` can still give; unknown, and as good as endless, for the host's own.
+  virtual int64_t free_bytes() const { return INT64_MAX; }
 
   /// From host memory, which may change after the return.
   virtual void upload(void* to, const void* host, int64_t bytes) = 0;

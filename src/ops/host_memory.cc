@@ -19,6 +19,8 @@ class HostMemory final : public DeviceMemory {
     return data;
   }
   void free(void* data) override { std::free(data); }
+  void* allocate_host(int64_t bytes) override { return allocate(bytes); }
+  void free_host(void* data) override { free(data); }
 
   void upload(void* to, const void* host, int64_t bytes) override { copy(to, host, bytes); }
   void download(void* host, const void* from, int64_t bytes) override { copy(host, from, bytes); }

@@ -200,6 +200,8 @@ class Backend {
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
   virtual DeviceMemory& memory() { return host_memory(); }
+  /// Before a thread other than the one that made the backend calls it for the first time.
+  virtual void enter_thread() {}
   /// What comes now belongs to this layer; -1: to none. Draft stages follow the last layer. For traces: computes nothing.
   virtual void begin_layer(int64_t /*layer*/) {}
 
@@ -240,6 +242,9 @@ class Backend {
   virtual void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) = 0;
   /// x [rows, dim] onto the FP4 grid with E8M0 scales per 32, in place (index queries).
   virtual void round_index_queries(bf16* x, int64_t rows, int64_t dim) = 0;
+
+  /// x = bf16(x * factor), in place: the weights of the index heads. spec §3.8.
+  virtual void scale(bf16* x, int64_t count, float factor) = 0;
 
   /// latent [groups, dim] = bf16(softmax over the pair, per channel, of gates, times values). Row 2j of kv and gate is the first
   /// of pair j; kv, gate [2 * groups] pointers to fp32 rows of dim. spec §3.7.

@@ -10,6 +10,7 @@ class TracedBackend final : public Backend {
 
   std::string name() const override { return inner_->name(); }
   DeviceMemory& memory() override { return inner_->memory(); }
+  void enter_thread() override { inner_->enter_thread(); }
   void begin_layer(int64_t layer) override {
     layer_ = layer;
     inner_->begin_layer(layer);
@@ -75,6 +76,10 @@ class TracedBackend final : public Backend {
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
     const Timed t(*this, "round_index_queries", rows);
     inner_->round_index_queries(x, rows, dim);
+  }
+  void scale(bf16* x, int64_t count, float factor) override {
+    const Timed t(*this, "scale", count);
+    inner_->scale(x, count, factor);
   }
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
     const Timed t(*this, "compress_pool", static_cast<int64_t>(kv.size()));

@@ -67,7 +67,7 @@ TEST(EngineOptions, EveryFieldIsChecked) {
   EngineOptions options = good();
   options.backend = "gpu";
   EXPECT_EQ(options.validate().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(options.validate().message(), "backend is \"gpu\", must be cpu or reference");
+  EXPECT_EQ(options.validate().message(), "backend is \"gpu\", must be cpu, reference, cuda or auto");
   const Case cases[] = {
       {"threads is -1, must be from 0 to 1024", [](auto& o) { o.threads = -1; }},
       {"threads is 1025", [](auto& o) { o.threads = 1025; }},
@@ -180,20 +180,21 @@ TEST(SpeculativeConfig, IsRead) {
 }
 
 TEST(SpeculativeConfig, BadOnesAreNamedAndChangeNothing) {
-  const std::pair<const char*, const char*> bad[] = {{"", "JSON object"},
-                                                     {"[]", "JSON object"},
-                                                     {"{", "JSON object"},
-                                                     {"{}", "method is missing"},
-                                                     {R"({"method":"eagle"})", "eagle"},
-                                                     {R"({"method":7})", "7"},
-                                                     {R"({"num_speculative_tokens":3})", "method is missing"},
-                                                     {R"({"method":"dspark","num_speculative_tokens":-1})", "-1"},
-                                                     {R"({"method":"dspark","num_speculative_tokens":65})", "65"},
-                                                     {R"({"method":"dspark","num_speculative_tokens":1e30})", "num_speculative_tokens"},
-                                                     {R"({"method":"dspark","num_speculative_tokens":"5"})", "5"},
-                                                     {R"({"method":"dspark","mode":"sometimes"})", "sometimes"},
-                                                     {R"({"method":"dspark","mode":1})", "1"},
-                                                     {R"({"method":"dspark","model":"x"})", "model"}};
+  const std::pair<const char*, const char*> bad[] = {
+      {"", "JSON object"},
+      {"[]", "JSON object"},
+      {"{", "JSON object"},
+      {"{}", "method is missing"},
+      {R"({"method":"eagle"})", "eagle"},
+      {R"({"method":7})", "7"},
+      {R"({"num_speculative_tokens":3})", "method is missing"},
+      {R"({"method":"dspark","num_speculative_tokens":-1})", "-1"},
+      {R"({"method":"dspark","num_speculative_tokens":65})", "65"},
+      {R"({"method":"dspark","num_speculative_tokens":1e30})", "num_speculative_tokens"},
+      {R"({"method":"dspark","num_speculative_tokens":"5"})", "5"},
+      {R"({"method":"dspark","mode":"sometimes"})", "sometimes"},
+      {R"({"method":"dspark","mode":1})", "1"},
+      {R"({"method":"dspark","model":"x"})", "model"}};
   for (const auto& [text, named] : bad) {
     EngineOptions options = good();
     const Status status = options.apply_speculative_config(text);

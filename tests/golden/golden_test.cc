@@ -61,7 +61,7 @@ class Golden : public ::testing::TestWithParam<Setup> {
     EXPECT_TRUE(out.has_value()) << out.error().message();
     if (main_hidden != nullptr) {
       main_hidden->clear();
-      for (bf16 v : out->main_hidden) main_hidden->push_back(to_float(v));
+      for (bf16 v : loaded_.model->main_hidden()) main_hidden->push_back(to_float(v));
     }
     return {out->logits.begin(), out->logits.end()};
   }

@@ -93,7 +93,7 @@ std::vector<int32_t> Subject::tokens(int64_t count, uint64_t seed) const {
 }
 
 Track::Track(Subject& subject, bool borrows)
-    : pages(subject.model().page_layout().page_bytes),
+    : pages(subject.model().page_layout().page_bytes, int64_t{1} << 40, &subject.model().backend().memory()),
       state(borrows ? subject.model().new_borrowing_sequence() : subject.model().new_sequence(&pages)),
       subject_(subject) {
   fill_state(0xFF);
@@ -101,11 +101,11 @@ Track::Track(Subject& subject, bool borrows)
 
 void Track::fill_state(uint8_t byte) {
   const ModelConfig& c = subject_.config();
+  DeviceMemory& memory = subject_.model().backend().memory();
   for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer)
-    std::memset(state->window_ring(layer), byte, static_cast<size_t>(state->window_capacity() * c.window_row_bytes()));
+    memory.fill(state->window_ring(layer), byte, state->window_capacity() * c.window_row_bytes());
   for (size_t s = 0; s < subject_.model().page_layout().sources.size(); ++s) {
-    std::memset(state->tail_kv(static_cast<int64_t>(s), 0), byte,
-                static_cast<size_t>(state->tail_capacity() * 2 * c.head_dim * 4));
+    memory.fill(state->tail_kv(static_cast<int64_t>(s), 0), byte, state->tail_capacity() * 2 * c.head_dim * 4);
   }
 }
 
@@ -151,9 +151,9 @@ void Track::take_pages(Track& from, int64_t length, bool share) {
       const uint8_t* old = page;
       page = pages.allocate();
       for (const PageLayout::Source& s : layout.sources) {
-        std::memcpy(page + s.main_offset, old + s.main_offset, static_cast<size_t>(positions / s.ratio * layout.main_row_bytes));
-        std::memcpy(page + s.index_offset, old + s.index_offset,
-                    static_cast<size_t>(positions / s.ratio * layout.index_row_bytes));
+        DeviceMemory& memory = subject_.model().backend().memory();
+        memory.copy(page + s.main_offset, old + s.main_offset, positions / s.ratio * layout.main_row_bytes);
+        memory.copy(page + s.index_offset, old + s.index_offset, positions / s.ratio * layout.index_row_bytes);
       }
     }
     state->append_pages({&page, 1});
@@ -225,14 +225,15 @@ void run_step(Subject& subject, const std::vector<Append>& appends, int64_t ever
   const auto out = subject.model().forward(batch);
   ASSERT_TRUE(out.has_value()) << out.error().message();
   const auto vocab = static_cast<size_t>(subject.config().vocab_size);
-  const size_t tap = out->main_hidden.size() / ids.size();
+  const std::vector<bf16> main_hidden = subject.model().main_hidden();
+  const size_t tap = main_hidden.size() / ids.size();
   for (float logit : out->logits) ASSERT_EQ(logit - logit, 0.0f) << "not finite";
   size_t row = 0;
   size_t wanted = 0;
   for (const Append& a : appends) {
     for (int32_t id : a.tokens) {
       a.track->tokens.push_back(id);
-      const auto taps = out->main_hidden.subspan(row * tap, tap);
+      const auto taps = std::span(main_hidden).subspan(row * tap, tap);
       a.track->taps.emplace_back(taps.begin(), taps.end());
       a.track->logits.emplace_back();
       if (wanted < rows.size() && rows[wanted] == static_cast<int32_t>(row)) {
@@ -250,8 +251,8 @@ std::vector<std::pair<std::string, std::vector<uint8_t>>> snapshot(Subject& subj
   const int64_t length = state.length();
   std::vector<std::pair<std::string, std::vector<uint8_t>>> parts;
   const auto add = [&](std::vector<uint8_t>& to, const void* from, int64_t bytes) {
-    const auto* p = static_cast<const uint8_t*>(from);
-    to.insert(to.end(), p, p + bytes);
+    to.resize(to.size() + static_cast<size_t>(bytes));
+    subject.model().backend().memory().download(to.data() + to.size() - bytes, from, bytes);
   };
   for (int64_t layer = 0; layer < c.num_hidden_layers; ++layer) {
     std::vector<uint8_t> rows;
@@ -277,7 +278,8 @@ std::vector<std::pair<std::string, std::vector<uint8_t>>> snapshot(Subject& subj
     parts.emplace_back(fmt::format("tail of source {}", s), std::move(tail));
   }
   std::vector<uint8_t> history;
-  add(history, state.history().data(), static_cast<int64_t>(state.history().size() * sizeof(int32_t)));
+  const auto* ids = reinterpret_cast<const uint8_t*>(state.history().data());
+  history.assign(ids, ids + state.history().size() * sizeof(int32_t));
   parts.emplace_back("history", std::move(history));
   return parts;
 }
@@ -295,7 +297,11 @@ bool same_global_rows(Subject& subject, SequenceState& a, SequenceState& b, int6
     const auto source = static_cast<int64_t>(s);
     for (int64_t j = 0; j < length / layout.sources[s].ratio; ++j) {
       const auto differ = [&](const PagedRows& x, const PagedRows& y) {
-        return std::memcmp(x.row(j), y.row(j), static_cast<size_t>(x.row_bytes)) != 0;
+        DeviceMemory& memory = subject.model().backend().memory();
+        std::vector<uint8_t> p(static_cast<size_t>(x.row_bytes)), q(p.size());
+        memory.download(p.data(), x.row(j), x.row_bytes);
+        memory.download(q.data(), y.row(j), y.row_bytes);
+        return p != q;
       };
       if (differ(a.main_rows(source), b.main_rows(source)) || differ(a.index_rows(source), b.index_rows(source))) return false;
     }

@@ -211,10 +211,11 @@ TEST_P(Forward, CountsItsWork) {
   EXPECT_EQ(config_->first_decoder_layer(), 3);
   EXPECT_EQ(out->encoder_row_layers, 30 * 3);
   EXPECT_EQ(out->decoder_row_layers, (9 + 10) * 4);
-  ASSERT_EQ(static_cast<int64_t>(out->main_hidden.size()), 30 * 3 * config_->hidden_size);
+  const std::vector<bf16> taps = model().main_hidden();
+  ASSERT_EQ(static_cast<int64_t>(taps.size()), 30 * 3 * config_->hidden_size);
   for (int64_t r = 0; r < 30; ++r) {
-    const auto row = out->main_hidden.subspan(static_cast<size_t>(r * 3 * config_->hidden_size),
-                                              static_cast<size_t>(3 * config_->hidden_size));
+    const auto row =
+        std::span(taps).subspan(static_cast<size_t>(r * 3 * config_->hidden_size), static_cast<size_t>(3 * config_->hidden_size));
     const bool zero = std::all_of(row.begin(), row.end(), [](bf16 v) { return v.bits == 0; });
     EXPECT_EQ(zero, r < 11) << r;
   }
@@ -271,7 +272,7 @@ TEST_P(Forward, LogitRowsAreThoseAskedFor) {
     EXPECT_TRUE(std::equal(out->logits.begin() + static_cast<int64_t>(i) * vocab,
                            out->logits.begin() + static_cast<int64_t>(i + 1) * vocab, all.begin() + rows[i] * vocab));
   }
-  EXPECT_EQ(static_cast<int64_t>(out->main_hidden.size()), 11 * 3 * config_->hidden_size);
+  EXPECT_EQ(static_cast<int64_t>(model().main_hidden().size()), 11 * 3 * config_->hidden_size);
   auto c = model().new_sequence();
   const StepSequence again{c.get(), 11};
   batch.sequences = {&again, 1};

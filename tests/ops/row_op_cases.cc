@@ -160,6 +160,9 @@ OpCase pack_case(int64_t dim) {
               std::vector<bf16> q(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
               b.round_index_queries(q.data(), count, dim);
               outputs.push_back(output_of("index_queries", Compare::kBits, q, dim));
+              std::vector<bf16> scaled(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
+              b.scale(scaled.data(), count * dim, 0.0110485434f);
+              outputs.push_back(output_of("scaled", Compare::kBits, scaled, dim));
               return outputs;
             };
           }};

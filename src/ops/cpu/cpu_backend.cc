@@ -197,6 +197,11 @@ void CpuBackend::round_index_queries(bf16* x, int64_t rows, int64_t dim) {
   for_rows(rows, dim, [&](int64_t r, int) { rows_.round_index_query(x + r * dim, dim); });
 }
 
+void CpuBackend::scale(bf16* x, int64_t count, float factor) {
+  for (int64_t i = 0; i < count; ++i)
+    x[i] = to_bf16(to_float(x[i]) * factor);  // a value per index head: less than waking threads
+}
+
 void CpuBackend::compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) {
   for_rows(static_cast<int64_t>(kv.size() / 2), 4 * dim, [&](int64_t g, int) {
     const auto i = static_cast<size_t>(2 * g);

@@ -35,6 +35,7 @@ class CpuBackend final : public Backend {
   void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override;
   void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override;
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override;
+  void scale(bf16* x, int64_t count, float factor) override;
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override;
   void index_select(const IndexSelectArgs& args) override;
   void sparse_attention(const SparseAttentionArgs& args) override;

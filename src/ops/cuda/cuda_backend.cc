@@ -21,13 +21,14 @@ namespace {
 
 // The stream outlives everything that uses it.
 struct Stream {
-  explicit Stream(int device) {
+  explicit Stream(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
     DI_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   }
   ~Stream() { cudaStreamDestroy(stream); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+  int device;
   cudaStream_t stream = nullptr;
 };
 
@@ -41,6 +42,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   DeviceMemory& memory() override { return memory_; }
   cudaStream_t stream() override { return stream_.stream; }
   cuda::Staging& staging() override { return staging_; }
+  void enter_thread() override { DI_CUDA(cudaSetDevice(stream_.device)); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     cuda::embed(staging_.upload(ids), static_cast<int64_t>(ids.size()), table.values, table.in, streams, x, stream_.stream);
@@ -113,6 +115,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
     cuda::round_index_queries(x, rows, dim, stream_.stream);
   }
+
+  void scale(bf16* x, int64_t count, float factor) override { cuda::scale(x, count, factor, stream_.stream); }
 
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
     if (kv.empty()) return;

@@ -1,5 +1,7 @@
 #include "ops/cuda/cuda_memory.h"
 
+#include <cstring>
+
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_rows.h"
 
@@ -14,6 +16,23 @@ void* CudaMemory::allocate(int64_t bytes) {
 }
 
 void CudaMemory::free(void* data) { DI_CUDA(cudaFree(data)); }
+
+void* CudaMemory::allocate_host(int64_t bytes) {
+  void* data = nullptr;
+  if (bytes == 0) return data;
+  DI_CUDA(cudaMallocHost(&data, static_cast<size_t>(bytes)));
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return data;
+}
+
+void CudaMemory::free_host(void* data) { DI_CUDA(cudaFreeHost(data)); }
+
+int64_t CudaMemory::free_bytes() const {
+  size_t free = 0;
+  size_t total = 0;
+  DI_CUDA(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
+}
 
 void CudaMemory::upload(void* to, const void* host, int64_t bytes) { staging_->copy_to(to, host, bytes); }
 

@@ -39,6 +39,11 @@ __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const bf16* x, const
   }
 }
 
+__global__ void scale_kernel(bf16* x, int64_t count, float factor) {
+  const int64_t at = thread_index();
+  if (at < count) x[at] = narrow(widen(x[at]) * factor);
+}
+
 // One thread a pair.
 __global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int64_t heads, int64_t dim, float sign) {
   const int64_t at = thread_index();
@@ -128,6 +133,12 @@ void embed(const int32_t* ids, int64_t rows, const bf16* table, int64_t hidden, 
 void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y, cudaStream_t stream) {
   if (rows == 0) return;
   rms_norm_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, w, eps, static_cast<int>(dim), y);
+  DI_CUDA_LAUNCHED();
+}
+
+void scale(bf16* x, int64_t count, float factor, cudaStream_t stream) {
+  if (count == 0) return;
+  scale_kernel<<<blocks(count), kThreads, 0, stream>>>(x, count, factor);
   DI_CUDA_LAUNCHED();
 }
 

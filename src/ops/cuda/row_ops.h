@@ -22,6 +22,7 @@ void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y
 // row_ops.cu
 void embed(const int32_t* ids, int64_t rows, const bf16* table, int64_t hidden, int64_t streams, bf16* x, cudaStream_t stream);
 void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y, cudaStream_t stream);
+void scale(bf16* x, int64_t count, float factor, cudaStream_t stream);
 void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse, cudaStream_t stream);
 void compress_pool(const float* const* kv, const float* const* gate, int64_t groups, int64_t dim, bf16* latent,
                    cudaStream_t stream);

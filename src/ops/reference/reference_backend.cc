@@ -268,6 +268,10 @@ class ReferenceBackend final : public Backend {
     }
   }
 
+  void scale(bf16* x, int64_t count, float factor) override {
+    for (int64_t i = 0; i < count; ++i) x[i] = to_bf16(to_float(x[i]) * factor);
+  }
+
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
     for (size_t g = 0; g < kv.size() / 2; ++g) {
       for (int64_t c = 0; c < dim; ++c) {

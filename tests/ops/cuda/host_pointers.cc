@@ -249,6 +249,10 @@ class HostPointers final : public Backend {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->round_index_queries(call.inout(x, rows * dim), rows, dim);
   }
+  void scale(bf16* x, int64_t count, float factor) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    device_->scale(call.inout(x, count), count, factor);
+  }
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     std::vector<const float*> values, gates;
