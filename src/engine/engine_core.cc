@@ -47,6 +47,7 @@ EngineCore::~EngineCore() {
 
 void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   request->submitted = now;
+  request->trace.mark = telemetry::to_ns(now);
   request->due = now + static_cast<double>(request->request.priority) * options_.priority_interval;
   if (request->deadline.has_value()) {
     deadlines_.emplace(*request->deadline, request->id);
@@ -89,6 +90,7 @@ void EngineCore::prepared(RequestId id, FormResult form) {
   request.form = *std::move(form);
   request.stream->set_prepared(request.form->grammar->ignored());
   --preparing_;
+  if (trace_ != nullptr) trace_phase(request, telemetry::Phase::kCompile, telemetry::now_ns());
   s.state = Sequence::Waiting{};
   waiting_.emplace(request.due, s.id);
 }
@@ -132,6 +134,7 @@ bool EngineCore::plan_and_submit(double now) {
     return false;
   }
   const double start = measure();
+  if (trace_ != nullptr) trace_plan_begin_ = telemetry::now_ns();
   build_view(now);
   plan_step(view_, options_.limits, plan_);
   apply_preemptions();
@@ -158,14 +161,14 @@ bool EngineCore::plan_and_submit(double now) {
       ++stats_.steps;
       device_was_idle_ = false;
       stuck_turns_ = 0;
+      if (trace_ != nullptr) trace_command(step->command);
       executor_->submit(step->command, step->result);
       in_flight_.push_back(std::move(step));
       submitted = true;
     }
   }
   const double end = measure();
-  if (recorder_ && submitted)
-    recorder_({EngineSpan::Kind::kPlan, in_flight_.back()->command.number, start, end, plan_.row_count()});
+  if (trace_ != nullptr && submitted) trace_plan(in_flight_.back()->command.number);
   stats_.plan.add(end - start);
   return submitted;
 }
@@ -224,7 +227,9 @@ WaitingView EngineCore::consider(Sequence& s, double now) {
   } else if (s.replay.has_value() && s.replay->mode == ReplayMode::kBounded && s.replay->hit == 0) {
     admissions_.push_back({&s, 0, 0, *s.replay, s.request->usage.cache_miss, nullptr});  // as it began, so it goes on
   } else {
+    const int64_t begin = trace_ != nullptr ? telemetry::now_ns() : 0;
     admissions_.push_back(match(s, now));
+    if (trace_ != nullptr) trace_match(s, admissions_.back(), begin);
     v.hit_evictable = admissions_.back().hit_evictable;
   }
   const Admission& a = admissions_.back();
@@ -280,6 +285,7 @@ void EngineCore::apply_preemptions() {
     Sequence& s = at(id);
     ++stats_.preemptions;
     ++s.request->usage.preemptions;
+    if (trace_ != nullptr) trace_preempted(s);
     leave(s, /*preempted=*/true);
   }
 }
@@ -317,6 +323,7 @@ bool EngineCore::begin(Sequence& s, double now) {
     }
   }
   if (first_time && s.choice == 0) {
+    if (trace_ != nullptr) trace_admitted(*s.request);
     Usage& usage = s.request->usage;
     usage.cached_tokens = s.replay->hit;
     usage.replayed_tokens = s.replay->replayed();

@@ -99,9 +99,10 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
     result.status = draft(command);
     if (!result.status.ok()) return;
   }
-  const double drafted = step_clock();
+  const double drafted = result.drafted = step_clock();
   start_masks(command);
   const auto output = forward(command, result);
+  result.forward_end = step_clock();
   if (!output) {
     mask_threads_.finish();
     result.status = output.error();
