@@ -1,0 +1,36 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cache/kv_tiers.h"
+#include "cache/tiers/async_tiers.h"
+#include "cache/tiers/kv_retention.h"
+#include "cache/tiers/store_secret.h"
+
+namespace deepinfer {
+
+/// Which tiers there are. What is empty or 0 is left out; at least one must be there.
+struct KvTiersConfig {
+  int64_t host_bytes = 0;
+  KvRetention host_retention{.ttl_seconds = {600, 3600, 86400}, .max_fraction = {1, 1, 0.5}};
+  std::string local_directory;
+  int64_t local_bytes = int64_t{64} << 30;
+  KvRetention local_retention{};
+  std::string secret_file;  ///< empty: DIR/secret of the local store, made if it is not there
+  AsyncTiersOptions io{};
+
+  /// Names the first field that is out of its range.
+  Status validate() const;
+};
+
+struct OpenedKvTiers {
+  std::unique_ptr<KvTiers> tiers;
+  StoreSecret secret{};  ///< for PrefixHasher: with another one, nothing that was stored is ever found
+};
+
+/// `fingerprint`: whatever else rows depend on: config, identity of the weights, numerics.
+Result<OpenedKvTiers> open_kv_tiers(const KvTiersConfig& config, const KvPageShape& shape, std::string_view fingerprint);
+
+}  // namespace deepinfer
