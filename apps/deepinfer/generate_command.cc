@@ -16,6 +16,7 @@
 #include "terminal.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/utf8.h"
+#include "trace_flags.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -47,6 +48,7 @@ struct GenerateOptions {
   bool not_strict = false;
   bool json = false;
   bool no_perf = false;
+  TraceFlags trace;
 };
 
 Status check_text(const char* name, std::string_view text) {
@@ -300,6 +302,8 @@ Result<int> run_generate(const GenerateOptions& options) {
   DI_ASSIGN_OR_RETURN(std::optional<grammar::GrammarSpec> form, read_form(options));
   DI_ASSIGN_OR_RETURN(const uint64_t seed, choose_seed(options.seed));
   DI_ASSIGN_OR_RETURN(EngineOptions setting, engine_options(options));
+  DI_ASSIGN_OR_RETURN(Trace trace, Trace::Start(options.trace));
+  setting.trace = trace.recorder();
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, create_engine(std::move(setting)));
   const ModelInfo model = engine->model();
   const int64_t context = std::min(options.engine.max_model_len.value_or(model.max_model_len), model.max_model_len);
@@ -308,6 +312,7 @@ Result<int> run_generate(const GenerateOptions& options) {
 
   catch_signals();
   DI_ASSIGN_OR_RETURN(Answer run, answer(*engine, std::move(request), !options.json));
+  DI_RETURN_IF_ERROR(trace.finish());
 
   if (options.json) {
     run.written = write_output(to_json(run, prompt_tokens, seed, measure_performance(model, run.times)) + "\n");
@@ -390,6 +395,7 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   add_form_options(*command, o);
   command->add_flag("--json", o.json, "One JSON object on standard output at the end, nothing streamed")->group("Output");
   command->add_flag("--no-perf", o.no_perf, "No statistics after the text")->group("Output");
+  o.trace.add_to(*command, "--trace-file,--trace");
   command->footer(
       "Ctrl-C ends the text after the current step (exit code 130). Statistics go to standard error.\n"
       "The prompt runs through all layers (--replay exact). A server leaves out decoder layers for most of it (--replay "

@@ -23,8 +23,10 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer(const ServeFlags& flags)
   return Tokenizer::Load(given ? flags.tokenizer : flags.engine.model + "/tokenizer.json");
 }
 
-Result<std::unique_ptr<Engine>> make_engine(const ServeFlags& flags, const std::shared_ptr<const Tokenizer>& tokenizer) {
+Result<std::unique_ptr<Engine>> make_engine(const ServeFlags& flags, const std::shared_ptr<const Tokenizer>& tokenizer,
+                                            std::shared_ptr<telemetry::TraceRecorder> trace) {
   DI_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags));
+  options.trace = std::move(trace);
   if (!flags.fake_engine) return Engine::Create(options);
   if (options.model.empty()) options.model = "fake";
   DI_RETURN_IF_ERROR(options.validate());
@@ -71,13 +73,21 @@ std::string summary(const ServeFlags& flags, const Engine& engine, const server:
 
 Result<int> run_serve(const ServeFlags& flags) {
   DI_ASSIGN_OR_RETURN(const auto tokenizer, load_tokenizer(flags));
-  DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(flags, tokenizer));
+  DI_ASSIGN_OR_RETURN(Trace trace, Trace::Start(flags.trace, flags.timeline_memory, !flags.otlp_endpoint.empty()));
+  std::shared_ptr<server::OtlpExporter> otlp;
+  if (!flags.otlp_endpoint.empty()) {
+    DI_ASSIGN_OR_RETURN(otlp, server::OtlpExporter::Create(
+                                  trace.recorder(), {.endpoint = flags.otlp_endpoint, .service_name = flags.otlp_service}));
+  }
+  DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, make_engine(flags, tokenizer, trace.recorder()));
   const auto log =
       std::make_shared<server::EventLog>(*server::parse_log_format(flags.log_format), *server::parse_log_level(flags.log_level));
+  server::Backend backend = make_backend(flags, *engine, tokenizer);
+  backend.trace = trace.recorder();
+  backend.otlp = otlp;
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<server::Server> server,
-                      server::Server::Create(flags.server, make_backend(flags, *engine, tokenizer), log));
-  if (flags.server.api_keys.empty() && !flags.server.host.starts_with("127.") && flags.server.host != "::1" &&
-      flags.server.host != "localhost")
+                      server::Server::Create(flags.server, std::move(backend), log));
+  if (flags.server.api_keys.empty() && !flags.server.loopback())
     log->write(server::EventLog::Level::kWarning, "no API key",
                {{"host", flags.server.host}, {"advice", "set --api-key-file: everybody who reaches the port may use it"}});
   std::signal(SIGPIPE, SIG_IGN);
@@ -85,6 +95,8 @@ Result<int> run_serve(const ServeFlags& flags) {
   DI_RETURN_IF_ERROR(write_output(summary(flags, *engine, *server)));
   server->wait();
   engine->shutdown(Engine::Shutdown::kCancel);
+  if (otlp != nullptr) otlp->close();
+  DI_RETURN_IF_ERROR(trace.finish());
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "flag_values.h"
+#include "server/otlp_exporter.h"
 
 namespace deepinfer::cli {
 namespace {
@@ -46,6 +47,7 @@ void ServeFlags::add_to(CLI::App& c) {
   in(c.add_option("--admin-host", server.admin_host, "Its address (default: 127.0.0.1)")->type_name("ADDRESS"), net);
   in(c.add_option("--ssl-certfile", server.ssl_certfile, "PEM file of the certificate and its chain")->type_name("FILE"), net);
   in(c.add_option("--ssl-keyfile", server.ssl_keyfile, "PEM file of its private key")->type_name("FILE"), net);
+  in(c.add_flag("--no-dashboard", no_dashboard, "Serve no web pages at /"), net);
   in(add_whole(c, "--server-threads", server.threads, 1, 256, "Threads for connections (default: 2)"), net);
 
   const char* const access = "Access";
@@ -104,6 +106,22 @@ void ServeFlags::add_to(CLI::App& c) {
   in(c.add_option("--log-format", log_format, "text, json or off; on standard error (default: text)")->type_name("NAME"), log);
   in(c.add_option("--log-level", log_level, "debug, info, warning or error (default: info)")->type_name("NAME"), log);
 
+  const char* const telemetry = "Telemetry";
+  in(add_size(c, "--timeline-memory", timeline_memory, 0, int64_t{1} << 36,
+              "For what /debug/timeline tells; 0: nothing is recorded (default: 32MiB)"),
+     telemetry);
+  trace.add_to(c, "--trace-file,--trace");
+  in(c.add_option("--debug-endpoints", debug_endpoints,
+                  "Whether the public port has /debug/*: on, off, or auto: on a loopback address with less than two keys")
+         ->type_name("MODE")
+         ->check(CLI::IsMember({"auto", "on", "off"})),
+     telemetry);
+  in(c.add_option("--otlp-traces-endpoint", otlp_endpoint,
+                  "Send a trace of each request there: OTLP over HTTP, as http://127.0.0.1:4318/v1/traces")
+         ->type_name("URL"),
+     telemetry);
+  in(c.add_option("--otlp-service-name", otlp_service, "Its service.name (default: deepinfer)")->type_name("NAME"), telemetry);
+
   const char* const fake_group = "Fake engine";
   in(c.add_flag("--fake-engine", fake_engine, "A fixed text instead of a model, to try clients and servers"), fake_group);
   in(add_real(c, "--fake-rate", fake.rate, 0, 1e9, "Tokens a second of each answer; 0: as fast as it goes (default: 100)", "X"),
@@ -129,7 +147,14 @@ Status ServeFlags::finish() {
     DI_ASSIGN_OR_RETURN(const std::vector<std::string> keys, server::read_key_file(api_key_file));
     server.api_keys.insert(server.api_keys.end(), keys.begin(), keys.end());
   }
+  if (!otlp_endpoint.empty()) {
+    if (auto endpoint = server::parse_otlp_endpoint(otlp_endpoint); !endpoint)
+      return endpoint.error().with_context("--otlp-traces-endpoint");
+  }
+  using Debug = server::ServerOptions::DebugEndpoints;
+  server.debug_endpoints = debug_endpoints == "on" ? Debug::kOn : debug_endpoints == "off" ? Debug::kOff : Debug::kAuto;
   server.salt_per_key = !shared_prefix_cache;
+  server.dashboard = !no_dashboard;
   server.max_buffered_bytes = std::max(server.max_buffered_bytes, server.max_body_bytes);
   if (auto format = server::parse_log_format(log_format); !format) return format.error().with_context("--log-format");
   if (auto level = server::parse_log_level(log_level); !level) return level.error().with_context("--log-level");

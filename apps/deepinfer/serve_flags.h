@@ -8,6 +8,7 @@
 #include "server/event_log.h"
 #include "server/fake_engine.h"
 #include "server/server_options.h"
+#include "trace_flags.h"
 
 namespace deepinfer::cli {
 
@@ -19,12 +20,17 @@ struct ServeFlags {
   std::string api_key_file;
   std::string log_format = "text", log_level = "info";
   bool shared_prefix_cache = false;
+  bool no_dashboard = false;
   bool no_default_thinking = false;
   bool honour_sampling_in_thinking = false;
   std::optional<int64_t> default_max_tokens;
   bool fake_engine = false;
   server::FakeEngineOptions fake;
   std::string tokenizer;
+  int64_t timeline_memory = int64_t{32} << 20;
+  TraceFlags trace;
+  std::string debug_endpoints = "auto";
+  std::string otlp_endpoint, otlp_service = "deepinfer";
   bool print_config = false;
 
   /// The flags keep references to this object.

@@ -27,13 +27,26 @@ T must(Result<T> r) {
   std::exit(1);
 }
 
+constexpr size_t kSpans = 60;  ///< that are drawn
+
 struct Run {
   double idle_fraction = 0;
   double step_ms = 0;
   double plan_us = 0, publish_us = 0;
   double tokens_per_second = 0;
-  std::vector<EngineSpan> spans;  ///< of the steps that the timeline shows
+  std::vector<telemetry::Span> spans;  ///< of the steps that the timeline shows: plan, step, publish
 };
+
+/// The first plans, steps and publications.
+std::vector<telemetry::Span> steps_of(std::vector<telemetry::Span> spans) {
+  std::erase_if(spans, [](const telemetry::Span& s) {
+    const std::string_view name = s.name;
+    return s.request != 0 || (name != "plan" && name != "step" && name != "publish");
+  });
+  std::sort(spans.begin(), spans.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  if (spans.size() > kSpans) spans.resize(kSpans);
+  return spans;
+}
 
 Run run(const SliceModel& slice, bool async, int64_t sequences, int64_t prompt, int64_t steps) {
   Model* const model = slice.model.get();
@@ -74,9 +87,8 @@ Run run(const SliceModel& slice, bool async, int64_t sequences, int64_t prompt, 
   while (core.running() < sequences || core.last_plan().row_count() != sequences) core.turn(step_clock());
   for (int i = 0; i < 3; ++i) core.turn(step_clock());
   Run out;
-  core.set_recorder([&](const EngineSpan& span) {
-    if (out.spans.size() < 60) out.spans.push_back(span);
-  });
+  telemetry::TraceRecorder recorder;
+  core.set_trace(&recorder);
   const EngineStats before = core.stats();
   const double start = step_clock();
   for (int64_t i = 0; i < steps; ++i) core.turn(step_clock());
@@ -88,6 +100,8 @@ Run run(const SliceModel& slice, bool async, int64_t sequences, int64_t prompt, 
   out.plan_us = (after.plan.total - before.plan.total) / count * 1e6;
   out.publish_us = (after.publish.total - before.publish.total) / count * 1e6;
   out.tokens_per_second = static_cast<double>(after.generation_tokens - before.generation_tokens) / seconds;
+  core.set_trace(nullptr);
+  out.spans = steps_of(recorder.snapshot());
   core.end_all(FinishReason::kCancelled);
   while (core.busy()) core.turn(step_clock());
   return out;
@@ -101,17 +115,17 @@ void write_trace(const std::string& path, const std::vector<std::pair<std::strin
   int process = 0;
   for (const auto& [name, r] : runs) {
     ++process;
-    double zero = 1e300;
-    for (const EngineSpan& span : r->spans) zero = std::min(zero, span.begin);
+    int64_t zero = INT64_MAX;
+    for (const telemetry::Span& span : r->spans) zero = std::min(zero, span.begin);
     file << (first ? "" : ",\n") << R"({"name":"process_name","ph":"M","pid":)" << process << R"(,"args":{"name":")" << name
          << "\"}}";
     first = false;
-    for (const EngineSpan& span : r->spans) {
-      const bool device = span.kind == EngineSpan::Kind::kDevice;
-      const char* kind = device ? "step" : span.kind == EngineSpan::Kind::kPlan ? "plan" : "publish";
+    for (const telemetry::Span& span : r->spans) {
+      const bool device = span.category == telemetry::Category::kDevice;
       file << fmt::format(R"(,{}{{"name":"{} {}","ph":"X","pid":{},"tid":"{}","ts":{:.1f},"dur":{:.1f},"args":{{"rows":{}}}}})",
-                          "\n", kind, span.step, process, device ? "device" : "host", (span.begin - zero) * 1e6,
-                          (span.end - span.begin) * 1e6, span.rows);
+                          "\n", span.name, span.step, process, device ? "device" : "host",
+                          static_cast<double>(span.begin - zero) * 1e-3, static_cast<double>(span.end - span.begin) * 1e-3,
+                          span.args.front().value);
     }
   }
   file << "]\n";
@@ -134,20 +148,20 @@ void write_svg(const std::string& path, const std::vector<std::pair<std::string,
                       kLeft + 200);
   double y = 34;
   for (const auto& [name, r] : runs) {
-    double zero = 1e300;
-    for (const EngineSpan& span : r->spans) zero = std::min(zero, span.begin);
+    int64_t zero = INT64_MAX;
+    for (const telemetry::Span& span : r->spans) zero = std::min(zero, span.begin);
     file << fmt::format("<text x=\"4\" y=\"{}\">{}: device</text><text x=\"4\" y=\"{}\">host</text>\n", y + 16, name,
                         y + kRow + 16);
-    for (const EngineSpan& span : r->spans) {
-      const double x0 = kLeft + (span.begin - zero) / seconds * kWidth;
-      const double x1 = kLeft + (span.end - zero) / seconds * kWidth;
+    for (const telemetry::Span& span : r->spans) {
+      const double x0 = kLeft + static_cast<double>(span.begin - zero) * 1e-9 / seconds * kWidth;
+      const double x1 = kLeft + static_cast<double>(span.end - zero) * 1e-9 / seconds * kWidth;
       if (x0 < kLeft || x1 > kLeft + kWidth) continue;
-      const bool device = span.kind == EngineSpan::Kind::kDevice;
+      const bool device = span.category == telemetry::Category::kDevice;
       file << fmt::format(
           "<rect class=\"{}\" x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" stroke=\"#fff\" stroke-width=\"{}\"/>\n",
-          device                                 ? 'd'
-          : span.kind == EngineSpan::Kind::kPlan ? 'p'
-                                                 : 'u',
+          device                                  ? 'd'
+          : std::string_view(span.name) == "plan" ? 'p'
+                                                  : 'u',
           x0, device ? y : y + kRow, std::max(1.0, x1 - x0), kRow - 4, device ? 0.5 : 0.0);
     }
     y += 2 * kRow + 24;

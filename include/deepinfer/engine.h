@@ -93,6 +93,12 @@ struct EngineStats {
   double device_idle_seconds = 0;  ///< the device waited although something was running
 };
 
+/// How often each expert was chosen since the start, by rows that ran the layer.
+struct ExpertCounts {
+  int64_t layers = 0;                        ///< of the model; what follows in `counts` are its draft stages
+  std::vector<std::vector<int64_t>> counts;  ///< [layer][expert]
+};
+
 /// What `Engine::Create` took, seconds.
 struct LoadTimes {
   double checkpoint = 0;  ///< beside the tokenizer, in another thread
@@ -135,6 +141,7 @@ class Engine {
   virtual Result<RequestHandle> submit(Request request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
+  virtual ExpertCounts expert_counts() const { return {}; }
   /// Forgets every cached page, pinned ones too, and every window snapshot that no request uses, before a request that is
   /// submitted later is looked at. What running requests hold stays, and is cached when they end.
   virtual void reset_prefix_cache() = 0;

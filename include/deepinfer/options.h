@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,6 +10,10 @@
 #include "deepinfer/status.h"
 
 namespace deepinfer {
+
+namespace telemetry {
+class TraceRecorder;
+}
 
 /// How windows of the attention are rebuilt where they are missing, and how much of the decoder a prompt runs (SWA bounded
 /// replay; docs/guides/replay.md).
@@ -73,6 +78,9 @@ struct EngineOptions {
   bool async_scheduling = true;        ///< plan step N+1 and publish N-1 while step N runs
   int64_t max_queued_requests = 8192;  ///< beyond it `submit` answers Unavailable
   double priority_interval = 10;       ///< seconds of waiting that make up for one step of priority
+
+  /// Is told where the time of requests goes (docs/guides/observability.md); null: nothing is recorded, and nothing is measured.
+  std::shared_ptr<telemetry::TraceRecorder> trace;
 
   /// Bytes of the checkpoint that have been read, and all of them; called while `Engine::Create` runs, and dropped then.
   std::function<void(int64_t done, int64_t total)> load_progress;

@@ -64,6 +64,7 @@ struct Output {
   int64_t index = 0;  ///< choice, 0 .. n-1
   std::vector<int32_t> tokens;
   std::string text;                               ///< whole UTF-8 characters; held back while it may still become a stop string
+  std::vector<int64_t> text_ends;                 ///< one per token: bytes of `text` that were there when it came
   std::vector<PositionLogprobs> logprobs;         ///< one per token, if asked for
   std::vector<PositionLogprobs> prompt_logprobs;  ///< in the first Output of choice 0; entry i is of prompt token i + 1
   std::optional<FinishReason> finish;             ///< set in the last Output of the choice

@@ -60,8 +60,9 @@ struct KvStoreMatch {
 struct KvStoreRead {
   PrefixKey key;
   int64_t group = 0;
-  std::span<uint8_t> into;                ///< [group_bytes[group]]; written only when `miss` is kNone
+  std::span<uint8_t> into;                ///< [group_bytes[group]]; undefined unless `miss` is kNone
   KvStoreMiss miss = KvStoreMiss::kNone;  ///< the outcome
+  bool exact_only = false;                ///< an inexact page is a miss, also one that has taken an exact one's place meanwhile
 };
 
 /// A tier below the device's pages: the host's pool, a local database, a shared directory. Calls block, take batches, and may

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cache/kv_store.h"
+#include "cache/kv_tiers_stats.h"
 
 namespace deepinfer {
 
@@ -64,6 +65,8 @@ class KvTiers {
   virtual void write_back(const KvStoreWrite& page) = 0;
   /// Waits until everything queued has been written or has failed.
   virtual void flush() = 0;
+  /// Counts since the start, per tier and per reason.
+  virtual KvTiersStats stats() const { return {}; }
 
   KvTiers(const KvTiers&) = delete;
   KvTiers& operator=(const KvTiers&) = delete;

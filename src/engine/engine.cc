@@ -78,6 +78,7 @@ class EngineImpl final : public Engine {
     limits_.page_positions = kPagePositions;
     limits_.total_pages = cache_->total_pages();
     limits_.replay = options_.replay;
+    core_.set_trace(options_.trace.get());
     stats_ = core_.stats();
     thread_ = std::thread([this] { loop(); });
   }
@@ -118,6 +119,9 @@ class EngineImpl final : public Engine {
       active->submitted = step_clock();
       if (active->request.deadline.has_value()) active->deadline = active->submitted + *active->request.deadline;
       handle = RequestHandle(active->stream);
+      if (options_.trace != nullptr)
+        options_.trace->submitted(active->id, telemetry::to_ns(active->submitted),
+                                  static_cast<int64_t>(active->request.prompt.size()));
       inbox_->submitted.push_back(active);
     }
     inbox_->news.notify_one();
@@ -132,6 +136,10 @@ class EngineImpl final : public Engine {
     stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
     stats.refused = inbox_->refused;
     return stats;
+  }
+
+  ExpertCounts expert_counts() const override {
+    return {.layers = loaded_.config().num_hidden_layers, .counts = loaded_.model->expert_load().counts()};
   }
 
   void reset_prefix_cache() override {
@@ -313,7 +321,8 @@ class EngineImpl final : public Engine {
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_RETURN_IF_ERROR(options.validate());
   const double start = step_clock();
-  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads, options.load_progress));
+  DI_ASSIGN_OR_RETURN(LoadedModel loaded,
+                      load_model(options.model, options.backend, options.threads, options.load_progress, options.trace.get()));
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
   DI_ASSIGN_OR_RETURN(auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory));
   KvCacheOptions cache_options;

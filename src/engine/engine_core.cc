@@ -47,6 +47,7 @@ EngineCore::~EngineCore() {
 
 void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   request->submitted = now;
+  request->trace.mark = telemetry::to_ns(now);
   request->due = now + static_cast<double>(request->request.priority) * options_.priority_interval;
   if (request->deadline.has_value()) {
     deadlines_.emplace(*request->deadline, request->id);
@@ -89,6 +90,7 @@ void EngineCore::prepared(RequestId id, FormResult form) {
   request.form = *std::move(form);
   request.stream->set_prepared(request.form->grammar->ignored());
   --preparing_;
+  if (trace_ != nullptr) trace_phase(request, telemetry::Phase::kCompile, telemetry::now_ns());
   s.state = Sequence::Waiting{};
   if (!start_match(s)) waiting_.emplace(request.due, s.id);
 }
@@ -133,6 +135,7 @@ bool EngineCore::plan_and_submit(double now) {
     return false;
   }
   const double start = measure();
+  if (trace_ != nullptr) trace_plan_begin_ = telemetry::now_ns();
   build_view(now);
   plan_step(view_, options_.limits, plan_);
   apply_preemptions();
@@ -161,14 +164,14 @@ bool EngineCore::plan_and_submit(double now) {
       ++stats_.steps;
       device_was_idle_ = false;
       stuck_turns_ = 0;
+      if (trace_ != nullptr) trace_command(step->command);
       executor_->submit(step->command, step->result);
       in_flight_.push_back(std::move(step));
       submitted = true;
     }
   }
   const double end = measure();
-  if (recorder_ && submitted)
-    recorder_({EngineSpan::Kind::kPlan, in_flight_.back()->command.number, start, end, plan_.row_count()});
+  if (trace_ != nullptr && submitted) trace_plan(in_flight_.back()->command.number);
   stats_.plan.add(end - start);
   return submitted;
 }
@@ -232,7 +235,9 @@ WaitingView EngineCore::consider(Sequence& s, double now) {
   } else if (s.replay.has_value() && s.replay->mode == ReplayMode::kBounded && s.replay->hit == 0) {
     admissions_.push_back({&s, 0, 0, *s.replay, s.request->usage.cache_miss, nullptr});  // as it began, so it goes on
   } else {
+    const int64_t begin = trace_ != nullptr ? telemetry::now_ns() : 0;
     admissions_.push_back(match(s, now));
+    if (trace_ != nullptr) trace_match(s, admissions_.back(), begin);
     v.hit_evictable = admissions_.back().hit_evictable;
     v.pull_pages = admissions_.back().tier_pages;
   }
@@ -290,6 +295,7 @@ void EngineCore::apply_preemptions() {
     Sequence& s = at(id);
     ++stats_.preemptions;
     ++s.request->usage.preemptions;
+    if (trace_ != nullptr) trace_preempted(s);
     leave(s, /*preempted=*/true);
   }
 }
@@ -306,7 +312,8 @@ bool EngineCore::begin(Sequence& s, double now) {
     pages = cache_->new_table(s.request->cache_class);
     if (!pages->adopt(s.keys, a.hit_pages).ok()) return false;
   }
-  Sequence::Running r{.pages = std::move(*pages)};
+  Sequence::Running r;
+  r.pages = std::move(*pages);
   if (a.tier_pages > 0 && !start_pull(s, a, r, now)) return false;
   waiting_.erase({s.request->due, s.id});
   const bool first_time = !s.admitted;
@@ -329,6 +336,7 @@ bool EngineCore::begin(Sequence& s, double now) {
     }
   }
   if (first_time && s.choice == 0) {
+    if (trace_ != nullptr) trace_admitted(*s.request);
     Usage& usage = s.request->usage;
     usage.cached_tokens = s.replay->hit;
     usage.replayed_tokens = s.replay->replayed();
@@ -392,7 +400,8 @@ bool EngineCore::prepare_forks(Sequence& s, std::vector<Sequence*>& forks, doubl
       fork->text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                          s.request->request.skip_special_tokens});
     }
-    Sequence::Running running{.pages = std::move(table)};
+    Sequence::Running running;
+    running.pages = std::move(table);
     running.place = free_places_.back();
     free_places_.pop_back();
     running.pull = r.pull;

@@ -12,6 +12,7 @@
 #include "cache/window_snapshots.h"
 #include "engine/form_compiler.h"
 #include "engine/sequence.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer {
 
@@ -33,14 +34,6 @@ struct CoreOptions {
   bool overlap_pulls = true;
   bool step_at_once = false;                  ///< for tests: enters the next step whatever is expected
   std::string fingerprint;                    ///< of model and numerics: pages of another one are never hit
-};
-
-/// What the engine does with time: for timelines.
-struct EngineSpan {
-  enum class Kind : uint8_t { kPlan, kDevice, kPublish } kind = Kind::kPlan;
-  int64_t step = 0;
-  double begin = 0, end = 0;  ///< seconds on the core's clock; of the device on its own
-  int64_t rows = 0;
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
@@ -94,8 +87,8 @@ class EngineCore {
   std::vector<SequenceId> running_ids() const;
   /// Counters of the core's own; the caller adds what it knows.
   EngineStats stats() const;
-  /// Called for every span that has ended, by the thread that calls `turn`.
-  void set_recorder(std::function<void(const EngineSpan&)> recorder) { recorder_ = std::move(recorder); }
+  /// What happens is told to it from now on; null: nobody. It outlives the core.
+  void set_trace(telemetry::TraceRecorder* trace) { trace_ = trace; }
   const StepPlan& last_plan() const { return plan_; }
   void check_invariants() const;
 
@@ -154,6 +147,20 @@ class EngineCore {
   Output start_output(const Sequence& sequence) const;
   std::shared_ptr<DeviceSequence> new_device_sequence(const Sequence& sequence) const;
 
+  // engine_timeline.cc: only with `trace_`
+  void trace_phase(ActiveRequest& request, telemetry::Phase phase, int64_t end);
+  void trace_match(const Sequence& sequence, const Admission& found, int64_t begin);
+  void trace_admitted(ActiveRequest& request);
+  void trace_command(const StepCommand& command);
+  void trace_plan(int64_t step);
+  void trace_device(const StepCommand& command, const StepResult& result);
+  void trace_rows(const Sequence& sequence, const StepRows& rows, const StepResult& result, int64_t begin, int64_t forward,
+                  int64_t end);
+  void trace_publish(const StepCommand& command, const StepResult& result, double begin);
+  void trace_token(ActiveRequest& request);
+  void trace_preempted(const Sequence& sequence);
+  void trace_finished(const ActiveRequest& request, FinishReason reason);
+
   Sequence& at(SequenceId id) { return *sequences_.at(id); }
   double measure() const { return clock_ != nullptr ? clock_() : 0; }
 
@@ -164,7 +171,9 @@ class EngineCore {
   std::shared_ptr<const Tokenizer> tokenizer_;
   PrefixHasher hasher_;
   Clock clock_;
-  std::function<void(const EngineSpan&)> recorder_;
+  telemetry::TraceRecorder* trace_ = nullptr;
+  int64_t trace_plan_begin_ = 0, trace_sequences_ = 0;
+  std::vector<RequestId> trace_starting_;  ///< admitted by the plan under way
 
   boost::unordered_flat_map<RequestId, std::shared_ptr<ActiveRequest>> requests_;
   boost::unordered_flat_map<SequenceId, std::unique_ptr<Sequence>> sequences_;

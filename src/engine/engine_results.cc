@@ -20,6 +20,7 @@ void EngineCore::commit(double now) {
   if (!command.after_idle && device_end_ > 0) stats_.device_idle_seconds += std::max(0.0, result.begin - device_end_);
   device_end_ = result.end;
 
+  if (trace_ != nullptr) trace_device(command, result);
   for (const StepDraw& draw : command.draws) --running_part(at(draw.sequence)).drawing;
   for (const StepRows& rows : command.rows) running_part(at(rows.sequence)).ahead -= rows.drafts;
   if (!result.status.ok()) {
@@ -71,11 +72,7 @@ void EngineCore::commit(double now) {
   for (const StepFork& fork : command.forks) settle(fork.sequence);
   for (const StepRows& rows : command.rows) settle(rows.sequence);
   const double end = measure();
-  if (recorder_) {
-    const int64_t rows = result.rows;
-    recorder_({EngineSpan::Kind::kDevice, command.number, result.begin, result.end, rows});
-    recorder_({EngineSpan::Kind::kPublish, command.number, start, end, rows});
-  }
+  if (trace_ != nullptr) trace_publish(command, result, start);
   step->result.clear();
   spare_.push_back(std::move(step));
   stats_.publish.add(end - start);
@@ -145,6 +142,7 @@ void EngineCore::take_token(Sequence& s, int32_t token, PositionLogprobs* logpro
   ++s.request->usage.completion_tokens;
   ++stats_.generation_tokens;
   stats_.full_row_layers += options_.geometry.layers;
+  if (trace_ != nullptr) trace_token(*s.request);
 
   Output output = start_output(s);
   output.tokens.push_back(token);
@@ -206,6 +204,8 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
   ++stats_.finished[static_cast<size_t>(reason)];
   const auto stream = request.stream;
   Status error = output.error;
+  const int64_t to_come = s.choice == 0 ? request.request.n - static_cast<int64_t>(request.sequences.size()) : 0;
+  if (trace_ != nullptr && request.open == 1 + to_come) trace_finished(request, reason);
   stream->push(std::move(output));
   --request.open;
   // Choices that were to fork from this one never began.

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <future>
 
+#include "ops/traced_backend.h"
+
 namespace deepinfer {
 namespace {
 
@@ -28,7 +30,8 @@ Result<TokenizerWithMap> load_tokenizer(const std::string& path) {
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
-                               const std::function<void(int64_t done, int64_t total)>& progress) {
+                               const std::function<void(int64_t done, int64_t total)>& progress,
+                               telemetry::TraceRecorder* trace) {
   const auto start = Clock::now();
   // The tokenizer needs nothing of the weights, so both are read at once.
   auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(directory + "/tokenizer.json"); });
@@ -46,6 +49,7 @@ Result<LoadedModel> load_model(const std::string& directory, const std::string& 
   const auto model_start = Clock::now();
   out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
   out.backend = backend == "reference" ? make_reference_backend(out.pool.get()) : make_cpu_backend(out.pool.get());
+  if (trace != nullptr && trace->ops()) out.backend = make_traced_backend(std::move(out.backend), trace);
   DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get()));
   out.times.model = seconds_since(model_start);
   out.times.total = seconds_since(start);

@@ -10,6 +10,7 @@
 #include "deepinfer/engine.h"
 #include "model/model.h"
 #include "ops/ops.h"
+#include "telemetry/trace_recorder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace deepinfer {
@@ -28,7 +29,9 @@ struct LoadedModel {
 
 /// Maps and checks the checkpoint in folder `directory`. `backend`: "cpu" or "reference". `threads` 0: as many as the process may
 /// use. `progress` gets bytes done and bytes in all, and may be empty.
+/// A `trace` that wants operators gets them; it outlives the model.
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
-                               const std::function<void(int64_t done, int64_t total)>& progress = {});
+                               const std::function<void(int64_t done, int64_t total)>& progress = {},
+                               telemetry::TraceRecorder* trace = nullptr);
 
 }  // namespace deepinfer

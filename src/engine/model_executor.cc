@@ -99,9 +99,10 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
     result.status = draft(command);
     if (!result.status.ok()) return;
   }
-  const double drafted = step_clock();
+  const double drafted = result.drafted = step_clock();
   start_masks(command);
   const auto output = forward(command, result);
+  result.forward_end = step_clock();
   if (!output) {
     mask_threads_.finish();
     result.status = output.error();
@@ -111,7 +112,7 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   result.rows = static_cast<int64_t>(tokens_.size());
   prompt_logprobs(command, *output, result);
   for (size_t i = 0; i < result.lost.size(); ++i) {
-    if (result.lost[i] != 0) forget(command.rows[i], live_[i]);
+    if (result.lost[i] != 0) forget(live_[i]);
   }
   draw(command, *output, result);
   finish_masks(result);
@@ -150,8 +151,7 @@ Status ModelExecutor::begin(const StepCommand& command, const StepRows& rows) {
 }
 
 /// Draws nothing from rows behind a failed pull: samplers and forms stay as they were.
-void ModelExecutor::forget(const StepRows& rows, LiveRows& live) {
-  if (live.drafts > 0) state(rows.place).truncate(live.first + live.count).ignore();
+void ModelExecutor::forget(LiveRows& live) {
   live.count = 0;
   live.drafts = 0;
   live.offer = -1;

@@ -64,7 +64,7 @@ class ModelExecutor final : public Executor {
   void run(const StepCommand& command, StepResult& result);
   Status begin(const StepCommand& command, const StepRows& rows);
   Status run_forks(const StepCommand& command, const StepRows& rows);
-  void forget(const StepRows& rows, LiveRows& live);
+  static void forget(LiveRows& live);
   void find_rows(const StepCommand& command);
   Status draft(const StepCommand& command);
   void pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens);

@@ -15,6 +15,8 @@ void append(std::vector<T>& to, std::vector<T>&& from) {
 }
 
 void merge(Output& to, Output&& from) {
+  for (int64_t& text_end : from.text_ends) text_end += static_cast<int64_t>(to.text.size());
+  append(to.text_ends, std::move(from.text_ends));
   append(to.tokens, std::move(from.tokens));
   to.text += from.text;
   append(to.logprobs, std::move(from.logprobs));
@@ -47,6 +49,7 @@ std::vector<std::string> RequestStream::unenforced() const {
 }
 
 void RequestStream::push(Output output) {
+  output.text_ends.assign(output.tokens.size(), static_cast<int64_t>(output.text.size()));
   std::shared_ptr<const std::function<void()>> callback;
   {
     const std::lock_guard lock(mutex_);

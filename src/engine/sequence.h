@@ -37,6 +37,11 @@ struct ActiveRequest {
   Usage usage;
   std::vector<SequenceId> sequences;  ///< choices that have begun and not finished
   int64_t open = 0;                   ///< choices that have not finished
+  /// For timelines, if there are any.
+  struct Trace {
+    int64_t mark = 0;                                        ///< where the phase under way began, telemetry::now_ns
+    bool started = false, drawn = false, published = false;  ///< its first step, its first token's draw, that token
+  } trace;
 };
 
 struct Sequence {

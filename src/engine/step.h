@@ -134,11 +134,12 @@ struct StepResult {
   std::vector<std::shared_ptr<CachedWindow>>
       windows;  ///< one per StepRows with save_at, in order, or nullptr; exactness is the engine's to say
   int64_t row_layers = 0;
-  int64_t rows = 0;           ///< that ran, drafts included
-  int64_t draft_rows = 0;     ///< drafts that are worth planning for a step like this one
-  double begin = 0, end = 0;  ///< device clock, seconds
-  StepTimes masks;            ///< one per draw of a constrained answer
-  double mask_wait = 0;       ///< seconds that draws waited for masks after the forward pass
+  int64_t rows = 0;                     ///< that ran, drafts included
+  int64_t draft_rows = 0;               ///< drafts that are worth planning for a step like this one
+  double begin = 0, end = 0;            ///< device clock, seconds
+  double drafted = 0, forward_end = 0;  ///< between them: drafts are there, logits are there; 0: not told
+  StepTimes masks;                      ///< one per draw of a constrained answer
+  double mask_wait = 0;                 ///< seconds that draws waited for masks after the forward pass
 
   void clear() {
     status = Status::Ok();
@@ -152,6 +153,7 @@ struct StepResult {
     row_layers = 0;
     rows = 0;
     draft_rows = 0;
+    drafted = forward_end = 0;
     masks = {};
     mask_wait = 0;
   }

@@ -184,6 +184,7 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
     const BlockWeights& w = weights_.draft.stages[s];
     const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(s);
+    backend_->begin_layer(layer);
     if (step.observer != nullptr) {
       step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(step.rows * n * c.hidden_size)),
                                   b.pre.span().first(static_cast<size_t>(step.rows * n)));
@@ -193,6 +194,7 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
     draft_attention(step, static_cast<int64_t>(s));
     finish_block(step, layer, w, c.dspark_num_experts_per_tok);
   }
+  backend_->begin_layer(-1);
 }
 
 void Model::draft_attention(Step& step, int64_t stage) {

@@ -6,6 +6,16 @@
 #include "model/step.h"
 
 namespace deepinfer {
+namespace {
+
+std::vector<int64_t> experts_of_layers(const ModelWeights& weights) {
+  std::vector<int64_t> out;
+  for (const BlockWeights& w : weights.blocks) out.push_back(static_cast<int64_t>(w.experts.size()));
+  for (const BlockWeights& w : weights.draft.stages) out.push_back(static_cast<int64_t>(w.experts.size()));
+  return out;
+}
+
+}  // namespace
 
 Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
              const Options& options)
@@ -19,6 +29,7 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
       plain_rope_(config_, false),
       compressed_rope_(config_, true),
       hash_(config_, config_.engram_layer_ids.empty() ? 0 : compressed_ids_[static_cast<size_t>(config_.engram_pad_token_id)]),
+      expert_load_(experts_of_layers(weights_)),
       heap_pages_(make_heap_pages(layout_.page_bytes)),
       buffers_(std::make_unique<Buffers>()) {}
 
@@ -244,6 +255,7 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
     run_block(step, layer);
     (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
   }
+  backend_->begin_layer(-1);
   compute_logits(batch, step);
   for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
   output.logits = {b.logits.data(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
@@ -280,6 +292,7 @@ void Model::run_block(Step& step, int64_t layer) {
   Buffers& b = *step.b;
   const int64_t n = c.hc_mult;
   const int64_t hidden = c.hidden_size;
+  backend_->begin_layer(layer);
   if (step.observer != nullptr) {
     step.observer->before_block(layer, b.x.span().first(static_cast<size_t>(step.rows * n * hidden)),
                                 b.pre.span().first(static_cast<size_t>(step.rows * n)));
@@ -370,6 +383,8 @@ void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_
                    .experts = b.experts.data(),
                    .weights = b.expert_weights.data()},
                   step.rows);
+  if (backend_->memory().is_host())
+    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.rows * experts_per_token)});
   step.observe("experts", layer, b.experts.data(), step.rows * experts_per_token);
   step.observe("expert_weights", layer, b.expert_weights.data(), step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),

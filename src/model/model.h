@@ -14,6 +14,7 @@
 #include "model/step_observer.h"
 #include "model/weights.h"
 #include "ops/ops.h"
+#include "telemetry/expert_load.h"
 
 namespace deepinfer {
 
@@ -132,6 +133,9 @@ class Model {
   Result<DraftOutput> draft(std::span<const DraftSequence> sequences, int64_t length, DraftPick pick,
                             StepObserver* observer = nullptr);
 
+  /// Layers, then draft stages. Any thread may look. Empty on a device whose routing the host does not see.
+  const telemetry::ExpertLoad& expert_load() const { return expert_load_; }
+
   /// Bytes of weights that a token at batch 1 reads: all dense weights and the active experts, `layers` only.
   int64_t active_weight_bytes() const;
 
@@ -187,6 +191,7 @@ class Model {
   RopeTable plain_rope_;
   RopeTable compressed_rope_;
   EngramHash hash_;
+  telemetry::ExpertLoad expert_load_;
   std::unique_ptr<PageAllocator> heap_pages_;
   std::unique_ptr<Buffers> buffers_;
 };

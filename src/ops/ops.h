@@ -200,6 +200,8 @@ class Backend {
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
   virtual DeviceMemory& memory() { return host_memory(); }
+  /// What comes now belongs to this layer; -1: to none. Draft stages follow the last layer. For traces: computes nothing.
+  virtual void begin_layer(int64_t /*layer*/) {}
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;

@@ -34,6 +34,7 @@ ModelChunk model_chunk(const Output& output) {
                    .tokens = static_cast<int64_t>(output.tokens.size()),
                    .ids = output.tokens,
                    .logprobs = output.logprobs,
+                   .text_ends = output.text_ends,
                    .finish = {}};
   if (output.finish.has_value())
     chunk.finish = output.finish == FinishReason::kLength ? ModelFinish::kLength : ModelFinish::kStop;

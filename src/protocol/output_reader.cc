@@ -3,11 +3,26 @@
 namespace deepinfer {
 
 OutputReader::OutputReader(const ParsingOptions& options, std::shared_ptr<const Tokenizer> tokenizer)
-    : parser_(options), tokenizer_(std::move(tokenizer)) {
+    : stops_(!options.stop_sequences.empty()), parser_(options), tokenizer_(std::move(tokenizer)) {
   if (tokenizer_ != nullptr) detokenizer_.emplace(tokenizer_, /*skip_special=*/false);
 }
 
 void OutputReader::push(const ModelChunk& chunk, std::vector<OutputEvent>& out) {
+  const size_t count = chunk.ids.size();
+  if (!stops_ || count < 2 || chunk.text_ends.size() != count) return push_whole(chunk, out);
+  size_t begin = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const bool last = i + 1 == count;
+    const size_t end = last ? chunk.text.size() : static_cast<size_t>(chunk.text_ends[i]);
+    ModelChunk one{.text = chunk.text.substr(begin, end - begin), .tokens = 1, .ids = {chunk.ids[i]}};
+    if (i < chunk.logprobs.size()) one.logprobs.push_back(chunk.logprobs[i]);
+    if (last) one.finish = chunk.finish;
+    push_whole(one, out);
+    begin = end;
+  }
+}
+
+void OutputReader::push_whole(const ModelChunk& chunk, std::vector<OutputEvent>& out) {
   if (finished_) return;
   completion_tokens_ += chunk.tokens;
   text_bytes_ += static_cast<int64_t>(chunk.text.size());

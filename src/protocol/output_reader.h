@@ -24,6 +24,7 @@ struct ModelChunk {
   int64_t tokens = 0;                           ///< that made the text, those without text included
   std::vector<int32_t> ids = {};                ///< of these tokens, where known
   std::vector<PositionLogprobs> logprobs = {};  ///< one per id, or none
+  std::vector<int64_t> text_ends = {};          ///< one per id: where its text ends in `text`; empty: the ids came at once
   std::optional<ModelFinish> finish = {};
 };
 
@@ -43,11 +44,12 @@ class OutputReader {
   /// `tokenizer`: needed for log-probs and for the exact count of reasoning tokens; may be null.
   OutputReader(const ParsingOptions& options, std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// Appends the events of a chunk. Nothing is read after the end.
+  /// Appends the events of a chunk. Nothing is read after the end. How the engine's news were merged into chunks changes neither
+  /// what is read nor what is counted.
   void push(const ModelChunk& chunk, std::vector<OutputEvent>& out);
   bool finished() const { return finished_; }
 
-  /// Of every chunk that was read; one that holds a stop sequence counts whole.
+  /// Up to the token that completed a stop sequence.
   int64_t completion_tokens() const { return completion_tokens_; }
   int64_t reasoning_tokens() const { return reasoning_tokens_; }
   int64_t foreign_markers() const { return parser_.foreign_markers(); }
@@ -57,11 +59,13 @@ class OutputReader {
     int64_t end;  ///< in the text
     std::optional<PositionLogprobs> logprobs;
   };
+  void push_whole(const ModelChunk& chunk, std::vector<OutputEvent>& out);
   void place_tokens(const ModelChunk& chunk);
   void count_reasoning(size_t first_new);
   void take_pieces(std::vector<OutputEvent>& out);
   void end(AnswerFinish reason, std::vector<OutputEvent>& out);
 
+  bool stops_;  ///< a stop sequence may end the answer in the middle of a chunk
   OutputParser parser_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::optional<Detokenizer> detokenizer_;

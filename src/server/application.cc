@@ -69,12 +69,22 @@ Application::Application(ServerOptions options, Backend backend, std::shared_ptr
   add(routes_, "GET", "/version", &Application::version);
   add(routes_, "GET", "/metrics", &Application::metrics_text);
   add(routes_, "GET", "/load", &Application::load);
+  if (options_.dashboard) {
+    for (const char* path : {"/", "/assets/{id}"}) add(routes_, "GET", path, &Application::web_file, Api::kChat, false, kOpen);
+  }
 
   add(admin_routes_, "GET", "/health", &Application::health, Api::kChat, false, kOpen);
   add(admin_routes_, "GET", "/metrics", &Application::metrics_text);
   add(admin_routes_, "GET", "/stats", &Application::admin_stats);
   add(admin_routes_, "POST", "/reset_prefix_cache", &Application::admin_reset_prefix_cache);
   add(admin_routes_, "POST", "/drain", &Application::admin_drain);
+
+  std::vector<std::vector<Route>*> debug = {&admin_routes_};
+  if (options_.public_debug()) debug.push_back(&routes_);
+  for (std::vector<Route>* routes : debug) {
+    add(*routes, "GET", "/debug/timeline", &Application::debug_timeline);
+    add(*routes, "GET", "/debug/experts", &Application::debug_experts);
+  }
 }
 
 void Application::add(std::vector<Route>& routes, const char* method, std::string pattern, Handler handler, Api api,
@@ -149,7 +159,8 @@ void Application::record(const HttpRequest& request, const Match& match, int sta
   const std::string route = match.route != nullptr ? match.route->pattern : "other";
   metrics_.count_request(route, status);
   metrics_.bytes_sent += bytes;
-  const bool quiet = match.route != nullptr && match.route->open && status == 200;  // probes come every few seconds
+  // Probes, scrapers and dashboards come every few seconds.
+  const bool quiet = match.route != nullptr && match.route->method == "GET" && status < 400;
   const auto level = status >= 500 ? EventLog::Level::kError : quiet ? EventLog::Level::kDebug : EventLog::Level::kInfo;
   if (!log_->enabled(level)) return;
   std::vector<EventLog::Field> fields = {{"id", request.id},  {"remote", request.remote}, {"method", request.method},

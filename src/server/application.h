@@ -17,8 +17,10 @@
 #include "server/http.h"
 #include "server/key_ring.h"
 #include "server/metrics.h"
+#include "server/otlp_exporter.h"
 #include "server/response_store.h"
 #include "server/server_options.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer::server {
 
@@ -31,6 +33,8 @@ struct Backend {
   std::shared_ptr<const Tokenizer> tokenizer;
   ConversionOptions conversion;
   GenerationPolicy policy;
+  std::shared_ptr<telemetry::TraceRecorder> trace;  ///< the engine's; null: nothing is recorded
+  std::shared_ptr<const OtlpExporter> otlp;         ///< whose counters /metrics tells; null: none
 };
 
 struct Route {
@@ -75,6 +79,7 @@ class Application {
 
   const ServerOptions& options() const { return options_; }
   Metrics& metrics() { return metrics_; }
+  telemetry::TraceRecorder* trace() const { return backend_.trace.get(); }
   const EventLog& log() const { return *log_; }
   /// The name that /v1/models lists first.
   const std::string& model_name() const { return options_.served_model_names.front(); }
@@ -118,6 +123,15 @@ class Application {
   Outcome admin_stats(const HttpRequest& request, const std::string&);
   Outcome admin_reset_prefix_cache(const HttpRequest& request, const std::string&);
   Outcome admin_drain(const HttpRequest& request, const std::string&);
+
+  // debug_routes.cc
+  Outcome debug_timeline(const HttpRequest& request, const std::string&);
+  Outcome debug_experts(const HttpRequest& request, const std::string&);
+  void trace_names(const RequestHandle& handle, const HttpRequest& http, const std::string& id, const std::string& model,
+                   std::chrono::steady_clock::time_point arrival) const;
+
+  // web_routes.cc
+  Outcome web_file(const HttpRequest& request, const std::string&);
 
   ServerOptions options_;
   const Backend backend_;

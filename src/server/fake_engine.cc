@@ -12,13 +12,17 @@
 #include "engine/request_check.h"
 #include "engine/request_stream.h"
 #include "protocol/render_v4.h"
+#include "telemetry/expert_load.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer::server {
 namespace {
 
+using telemetry::to_ns;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kPageTokens = 128;
+constexpr int64_t kLayers = 4, kExperts = 8;
 constexpr std::string_view kOpenReply = "[[reply]]";
 constexpr std::string_view kCloseReply = "[[/reply]]";
 
@@ -64,6 +68,8 @@ class FakeEngine final : public Engine {
         std::make_shared<RequestStream>(active->id, active->request.n, [box = cancels_](RequestId id) { box->cancel(id); });
     RequestHandle handle(active->stream);
     ++stats_.submitted;
+    if (options_.trace != nullptr)
+      options_.trace->submitted(active->id, to_ns(active->submitted), static_cast<int64_t>(active->request.prompt.size()));
     waiting_.push_back(std::move(active));
     cancels_->news.notify_one();
     return handle;
@@ -78,6 +84,8 @@ class FakeEngine final : public Engine {
     stats.running = static_cast<int64_t>(running_.size());
     return stats;
   }
+
+  ExpertCounts expert_counts() const override { return {.layers = kLayers, .counts = experts_.counts()}; }
 
   void reset_prefix_cache() override {}  // it has none
 
@@ -141,7 +149,7 @@ class FakeEngine final : public Engine {
     int64_t made = 0;
     int64_t open = 0;
     std::vector<Detokenizer> text;  ///< by choice
-    Clock::time_point submitted, due;
+    Clock::time_point submitted, admitted, due;
     std::optional<double> queue_seconds;
   };
 
@@ -190,6 +198,8 @@ class FakeEngine final : public Engine {
     const bool last_token = a.made + 1 >= static_cast<int64_t>(a.answer.size());
     const bool empty = a.answer.empty();
     if (!empty) ++a.made;
+    if (!empty) count_experts(a.answer[static_cast<size_t>(a.made - 1)]);
+    if (a.made <= 1 && options_.trace != nullptr) trace_first_token(a);
     for (int64_t choice = 0; choice < a.request.n; ++choice) {
       Output output;
       output.index = choice;
@@ -220,6 +230,7 @@ class FakeEngine final : public Engine {
       }
       const bool ended = output.finish.has_value();
       if (ended) count_end(*output.finish);
+      if (ended && a.open == 1 && options_.trace != nullptr) trace_finished(a, *output.finish);
       if (ended) --a.open;
       a.stream->push(std::move(output));
       if (ended && !last_token) {  // stopped by a string: all choices say the same, so all end here
@@ -229,7 +240,28 @@ class FakeEngine final : public Engine {
     return last_token;
   }
 
+  void trace_first_token(const Active& a) const {
+    const int64_t now = telemetry::now_ns();
+    options_.trace->phase(a.id, telemetry::Phase::kPrefill, to_ns(a.admitted), now);
+    options_.trace->first_token(a.id, now, now);
+  }
+
+  void trace_finished(const Active& a, FinishReason reason) const {
+    options_.trace->finished(
+        a.id, telemetry::now_ns(), finish_reason_name(reason),
+        {.prompt_tokens = static_cast<int64_t>(a.request.prompt.size()), .completion_tokens = a.made * a.request.n});
+  }
+
+  /// As if each token had gone through layers with experts, so that there is something to look at.
+  void count_experts(int32_t token) {
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      const auto expert = static_cast<int32_t>((token / (layer + 1)) % kExperts);
+      experts_.count(layer, {&expert, 1});
+    }
+  }
+
   void end(Active& a, FinishReason reason) {
+    if (options_.trace != nullptr) trace_finished(a, reason);
     for (int64_t choice = 0; choice < a.request.n; ++choice) {
       Output output;
       output.index = choice;
@@ -308,6 +340,8 @@ class FakeEngine final : public Engine {
       for (Active* a : admitted) {
         a->open = a->request.n;
         a->queue_seconds = std::chrono::duration<double>(now - a->submitted).count();
+        a->admitted = now;
+        if (options_.trace != nullptr) options_.trace->phase(a->id, telemetry::Phase::kQueue, to_ns(a->submitted), to_ns(now));
         write_answer(*a);
         a->due = now + delay + interval;
         due_.insert({a->due, a->id});
@@ -341,6 +375,7 @@ class FakeEngine final : public Engine {
   const FakeEngineOptions fake_;
   int32_t eos_ = 1;
   std::vector<int32_t> plain_, thoughts_;
+  telemetry::ExpertLoad experts_{std::vector<int64_t>(kLayers, kExperts)};
   RequestLimits limits_;
   std::shared_ptr<Cancels> cancels_;
   std::deque<std::unique_ptr<Active>> waiting_;                     ///< under the lock

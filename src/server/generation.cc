@@ -29,11 +29,18 @@ ApiError form_error(const std::string& field, const Status& status) {
   return error;
 }
 
+std::vector<RequestId> numbers(const std::vector<RequestHandle>& handles) {
+  std::vector<RequestId> out;
+  for (const RequestHandle& handle : handles) out.push_back(handle.id());
+  return out;
+}
+
 }  // namespace
 
 int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
-Generation::Generation(Setup setup) : setup_(std::move(setup)), observer_(setup_.metrics, setup_.arrival, setup_.handles.size()) {
+Generation::Generation(Setup setup)
+    : setup_(std::move(setup)), observer_(setup_.metrics, setup_.trace, setup_.arrival, numbers(setup_.handles)) {
   observer_.summary().model = setup_.model;
   ++setup_.metrics->generations;
 }

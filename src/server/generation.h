@@ -29,6 +29,7 @@ class Generation {
     std::string format_field;            ///< of the request: what an error of its form is about
     std::chrono::steady_clock::time_point arrival;
     Metrics* metrics = nullptr;
+    telemetry::TraceRecorder* trace = nullptr;  ///< null: nothing is recorded
     /// With the body that a GET finds later, or nothing and whether it was cancelled.
     std::function<void(std::string body, bool cancelled)> on_end;
   };
@@ -45,6 +46,8 @@ class Generation {
   /// Nothing more will come.
   bool done() const { return setup_.stream->done(); }
   bool streaming() const { return setup_.streaming; }
+  /// The engine's number of the first prompt.
+  RequestId request() const { return setup_.handles.front().id(); }
   /// False while a structured output is being compiled: it may yet be refused with a status of its own, so nothing may be sent.
   bool prepared() const;
   /// Headers of the reply beside the usual ones. Complete once `prepared`.

@@ -9,8 +9,11 @@ double seconds(GenerationObserver::Clock::duration d) { return std::chrono::dura
 
 }  // namespace
 
-GenerationObserver::GenerationObserver(Metrics* metrics, Clock::time_point arrival, size_t prompts)
-    : metrics_(metrics), arrival_(arrival), submission_(Clock::now()), prompts_(prompts) {}
+GenerationObserver::GenerationObserver(Metrics* metrics, telemetry::TraceRecorder* trace, Clock::time_point arrival,
+                                       const std::vector<RequestId>& requests)
+    : metrics_(metrics), trace_(trace), arrival_(arrival), submission_(Clock::now()), prompts_(requests.size()) {
+  for (size_t i = 0; i < requests.size(); ++i) prompts_[i].request = requests[i];
+}
 
 void GenerationObserver::take(const Output& output, size_t prompt) {
   Prompt& p = prompts_[prompt];
@@ -18,7 +21,10 @@ void GenerationObserver::take(const Output& output, size_t prompt) {
   summary_.cached_tokens += output.usage.cached_tokens - p.usage.cached_tokens;
   summary_.completion_tokens += output.usage.completion_tokens - p.usage.completion_tokens;
   p.usage = output.usage;
-  if (output.finish.has_value()) summary_.finish = finish_reason_name(*output.finish);
+  if (output.finish.has_value()) {
+    p.finish = output.finish;
+    summary_.finish = finish_reason_name(*output.finish);
+  }
   if (output.tokens.empty()) return;
   const auto now = Clock::now();
   if (!p.first.has_value()) {
@@ -26,6 +32,7 @@ void GenerationObserver::take(const Output& output, size_t prompt) {
     metrics_->time_to_first_token.observe(seconds(now - arrival_));
   }
   p.last = now;
+  if (trace_ != nullptr) trace_->delivered(output.request, telemetry::to_ns(now));
   const auto choice = static_cast<size_t>(output.index);
   if (choice >= p.last_of_each.size()) p.last_of_each.resize(choice + 1);
   if (std::optional<Clock::time_point>& last = p.last_of_each[choice]; last.has_value()) {
@@ -38,6 +45,7 @@ void GenerationObserver::take(const Output& output, size_t prompt) {
 void GenerationObserver::end() {
   const auto now = Clock::now();
   for (const Prompt& p : prompts_) {
+    if (trace_ != nullptr) close_trace(p);
     metrics_->request_latency.observe(seconds(now - arrival_));
     metrics_->prompt_tokens.observe(static_cast<double>(p.usage.prompt_tokens));
     metrics_->generation_tokens.observe(static_cast<double>(p.usage.completion_tokens));
@@ -55,6 +63,15 @@ void GenerationObserver::end() {
     if (steps > 0) metrics_->time_per_output_token.observe(decode / static_cast<double>(steps));
   }
   metrics_->foreign_markers += summary_.foreign_markers;
+}
+
+void GenerationObserver::close_trace(const Prompt& p) {
+  trace_->closed(p.request, p.finish.has_value() ? finish_reason_name(*p.finish) : "",
+                 {.prompt_tokens = p.usage.prompt_tokens,
+                  .cached_tokens = p.usage.cached_tokens,
+                  .replayed_tokens = p.usage.replayed_tokens,
+                  .completion_tokens = p.usage.completion_tokens,
+                  .preemptions = p.usage.preemptions});
 }
 
 }  // namespace deepinfer::server

@@ -8,6 +8,7 @@
 
 #include "deepinfer/output.h"
 #include "server/metrics.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer::server {
 
@@ -27,11 +28,12 @@ class GenerationObserver {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// `prompts`: requests of the engine, all submitted now.
-  GenerationObserver(Metrics* metrics, Clock::time_point arrival, size_t prompts);
+  /// `requests`: the engine's, one for each prompt, all submitted now. `trace` null: nothing is recorded.
+  GenerationObserver(Metrics* metrics, telemetry::TraceRecorder* trace, Clock::time_point arrival,
+                     const std::vector<RequestId>& requests);
 
   void take(const Output& output, size_t prompt);
-  /// Nothing more will come: tells the metrics, once for each prompt.
+  /// Nothing more will come: tells the metrics and the recorder, once for each prompt.
   void end();
 
   GenerationSummary& summary() { return summary_; }
@@ -39,12 +41,17 @@ class GenerationObserver {
 
  private:
   struct Prompt {
+    RequestId request = 0;
+    std::optional<FinishReason> finish;
     Usage usage;
     std::optional<Clock::time_point> first, last;                ///< tokens of any choice
     std::vector<std::optional<Clock::time_point>> last_of_each;  ///< by choice
   };
 
+  void close_trace(const Prompt& prompt);
+
   Metrics* metrics_;
+  telemetry::TraceRecorder* trace_;
   Clock::time_point arrival_, submission_;
   std::vector<Prompt> prompts_;
   GenerationSummary summary_;

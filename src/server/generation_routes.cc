@@ -78,6 +78,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   auto stream =
       make_response_stream(request, {.id = id, .created = created, .system_fingerprint = fingerprint_}, backend_.tokenizer);
   DI_API_ASSIGN(RequestHandle handle, submit(std::move(engine_request), http));
+  trace_names(handle, http, id, request.model, arrival);
   Generation::Setup setup;
   setup.api = api;
   setup.id = id;
@@ -88,6 +89,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   setup.format_field = structured_output_field(request);
   setup.arrival = arrival;
   setup.metrics = &metrics_;
+  setup.trace = backend_.trace.get();
   if (api == Api::kResponses) {
     responses_->begin(id, http.key, response_shell(id, request.model, created, "in_progress"),
                       [handle]() mutable { handle.cancel(); });
@@ -124,12 +126,14 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
   Handles handles;
   for (Request& one : requests) {
     DI_API_ASSIGN(RequestHandle handle, submit(std::move(one), http));
+    trace_names(handle, http, id, request.model, arrival);
     handles.list.push_back(std::move(handle));
   }
   setup.handles = handles.release();
   setup.format_field = request.response_format.field;
   setup.arrival = arrival;
   setup.metrics = &metrics_;
+  setup.trace = backend_.trace.get();
   return std::make_unique<Generation>(std::move(setup));
 }
 

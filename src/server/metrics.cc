@@ -72,6 +72,22 @@ void write_process(std::string& out) {
 
 }  // namespace
 
+std::vector<LayerLoad> layer_loads(const ExpertCounts& counts) {
+  std::vector<LayerLoad> out;
+  for (const auto& layer : counts.counts) {
+    LayerLoad load;
+    int64_t most = 0;
+    for (const int64_t n : layer) {
+      load.tokens += n;
+      most = std::max(most, n);
+    }
+    if (load.tokens > 0)
+      load.imbalance = static_cast<double>(most) * static_cast<double>(layer.size()) / static_cast<double>(load.tokens);
+    out.push_back(load);
+  }
+  return out;
+}
+
 Histogram::Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1, 0) {}
 
 void Histogram::observe(double value, int64_t times) {
@@ -110,7 +126,8 @@ void Metrics::count_request(std::string_view route, int status) {
   ++requests_[{std::string(route), status}];
 }
 
-std::string Metrics::render(const EngineStats& s, std::string_view model) const {
+std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, const TelemetryCounts& telemetry,
+                            std::string_view model) const {
   const std::string label = fmt::format("model_name=\"{}\"", escaped(model));
   std::string out;
   const auto one = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
@@ -186,12 +203,29 @@ std::string Metrics::render(const EngineStats& s, std::string_view model) const 
   one("deepinfer:step_seconds_total", "counter", "Time of the device in steps.", s.step.total);
   one("deepinfer:device_idle_seconds_total", "counter", "Time in which the device waited although something was running.",
       s.device_idle_seconds);
+  const double idle_of = s.device_idle_seconds + s.step.total;
+  one("deepinfer:device_idle_ratio", "gauge", "Part of the time with work in which the device waited, since the start, 0 to 1.",
+      idle_of > 0 ? s.device_idle_seconds / idle_of : 0.0);
   one("deepinfer:host_plan_seconds_total", "counter", "Time of the host in planning steps.", s.plan.total);
   one("deepinfer:host_publish_seconds_total", "counter", "Time of the host in publishing what steps made.", s.publish.total);
   one("deepinfer:structured_outputs_preparing", "gauge", "Requests whose structured output is being compiled.", s.preparing);
   one("deepinfer:token_masks_total", "counter", "Masks filled for structured outputs.", s.masks.count);
   one("deepinfer:token_mask_seconds_total", "counter", "Time that filling them took, beside the forward passes.", s.masks.total);
   one("deepinfer:token_mask_wait_seconds_total", "counter", "Time that draws waited for masks.", s.mask_wait_seconds);
+  const std::vector<LayerLoad> loads = layer_loads(experts);
+  family(out, "deepinfer:expert_tokens_total", "counter", "Experts chosen in a layer: rows times active experts.");
+  for (size_t i = 0; i < loads.size(); ++i)
+    out += fmt::format("deepinfer:expert_tokens_total{{{},layer=\"{}\"}} {}\n", label, i, loads[i].tokens);
+  family(out, "deepinfer:expert_load_imbalance", "gauge",
+         "The most chosen expert of a layer over the mean, since the start; 1 is even.");
+  for (size_t i = 0; i < loads.size(); ++i)
+    out += fmt::format("deepinfer:expert_load_imbalance{{{},layer=\"{}\"}} {}\n", label, i, loads[i].imbalance);
+  one("deepinfer:trace_spans_total", "counter", "Spans recorded for the timeline.", telemetry.spans);
+  one("deepinfer:trace_spans_dropped_total", "counter", "Spans that the trace file was too slow for.", telemetry.dropped_spans);
+  one("deepinfer:otlp_spans_exported_total", "counter", "Spans that the collector took.", telemetry.exported_spans);
+  one("deepinfer:otlp_spans_dropped_total", "counter", "Spans that were not sent: the collector was too slow or away.",
+      telemetry.dropped_exports);
+  one("deepinfer:otlp_export_failures_total", "counter", "Requests to the collector that failed.", telemetry.failed_exports);
   one("deepinfer:connections", "gauge", "Open connections.", connections.load());
   one("deepinfer:connections_total", "counter", "Connections accepted.", connections_total.load());
   one("deepinfer:connections_refused_total", "counter", "Connections closed because there were too many.",

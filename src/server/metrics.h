@@ -31,6 +31,19 @@ class Histogram {
   double sum_ = 0;
 };
 
+struct LayerLoad {
+  int64_t tokens = 0;    ///< choices: rows times active experts
+  double imbalance = 0;  ///< the most chosen expert's count over the mean; 1: even, 0: nothing has run
+};
+/// One for each layer, draft stages behind them.
+std::vector<LayerLoad> layer_loads(const ExpertCounts& counts);
+
+/// What the recorder and the exporter say of themselves.
+struct TelemetryCounts {
+  int64_t spans = 0, dropped_spans = 0;
+  int64_t exported_spans = 0, dropped_exports = 0, failed_exports = 0;
+};
+
 /// What the server counts itself; the rest of /metrics comes from the engine's counters.
 class Metrics {
  public:
@@ -46,7 +59,8 @@ class Metrics {
 
   void count_request(std::string_view route, int status);
   /// Text exposition format, version 0.0.4.
-  std::string render(const EngineStats& stats, std::string_view model) const;
+  std::string render(const EngineStats& stats, const ExpertCounts& experts, const TelemetryCounts& telemetry,
+                     std::string_view model) const;
 
  private:
   mutable std::mutex mutex_;

@@ -21,6 +21,13 @@ struct ServerOptions {
   bool salt_per_key = true;                     ///< cached prefixes are not shared between keys
   std::vector<std::string> allowed_origins;     ///< of CORS; "*": any
   std::string ssl_certfile, ssl_keyfile;
+  bool dashboard = true;  ///< the web app at "/"
+  /// Whether the public listener has /debug/*, which tells every caller of everybody's requests (never their texts).
+  enum class DebugEndpoints : uint8_t {
+    kAuto,  ///< if it listens on a loopback address and has fewer than two keys: all callers are one party
+    kOn,
+    kOff,
+  } debug_endpoints = DebugEndpoints::kAuto;
 
   int64_t max_body_bytes = int64_t{64} << 20;
   int64_t max_buffered_bytes = int64_t{1} << 30;  ///< bodies of all connections together
@@ -40,6 +47,11 @@ struct ServerOptions {
 
   /// The first field outside its limits; files and addresses are looked at when the server is made.
   Status validate() const;
+  bool loopback() const { return host.starts_with("127.") || host == "::1" || host == "localhost"; }
+  bool public_debug() const {
+    return debug_endpoints == DebugEndpoints::kOn ||
+           (debug_endpoints == DebugEndpoints::kAuto && loopback() && api_keys.size() < 2);
+  }
 };
 
 /// One key a line; blank lines and lines that start with '#' are skipped.

@@ -309,7 +309,7 @@ std::string Session::reply_head(const Reply& reply, bool keep_alive, bool chunke
   for (const Header& h : headers) add(h.first, h.second);
   if (chunked) {
     add("Transfer-Encoding", "chunked");
-  } else if (reply.status != 204 && reply.content_type != "text/event-stream") {
+  } else if (reply.status != 204 && reply.status != 304 && reply.content_type != "text/event-stream") {
     add("Content-Length", std::to_string(reply.body.size()));
   }
   if (!keep_alive) {
@@ -328,6 +328,15 @@ asio::awaitable<bool> Session::write(std::string_view first, std::string_view se
   clear_deadline();
   if (!error) sent_ += static_cast<int64_t>(first.size() + second.size());
   co_return !error;
+}
+
+void Session::trace_write(int64_t begin, RequestId request, size_t bytes) {
+  app_.trace()->record({.name = "write",
+                        .category = telemetry::Category::kNetwork,
+                        .request = request,
+                        .begin = begin,
+                        .end = telemetry::now_ns(),
+                        .args = {{{"bytes", static_cast<int64_t>(bytes)}}}});
 }
 
 asio::awaitable<bool> Session::send(Reply reply, bool keep_alive) {
@@ -410,7 +419,9 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
         }
       }
       if (done && chunked) frame += "0\r\n\r\n";
+      const int64_t begin = app_.trace() != nullptr ? telemetry::now_ns() : 0;
       alive = co_await write(frame, "");
+      if (app_.trace() != nullptr) trace_write(begin, generation->request(), frame.size());
     }
     if (done) break;
     if (alive && !signal->left && !closed_) silent = !co_await wait_for_news(*signal);
@@ -425,10 +436,13 @@ asio::awaitable<bool> Session::send_generation(std::unique_ptr<Generation> gener
   std::optional<Reply> whole;
   if (complete && !begun) whole = generation->reply();
   const bool failed = complete && generation->failed();
+  const RequestId request = generation->request();
   generation.reset();
   if (whole.has_value()) {
     const std::string text = reply_head(*whole, keep_alive, false);
+    const int64_t begin = app_.trace() != nullptr ? telemetry::now_ns() : 0;
     alive = co_await write(text, whole->body);
+    if (app_.trace() != nullptr) trace_write(begin, request, text.size() + whole->body.size());
   }
   const bool left = !complete || !alive;
   if (left) ++app_.metrics().disconnects;

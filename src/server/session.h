@@ -44,6 +44,7 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::awaitable<bool> send_generation(std::unique_ptr<Generation> generation, bool keep_alive);
   asio::awaitable<bool> wait_for_news(Signal& signal);
   asio::awaitable<bool> write(std::string_view first, std::string_view second);
+  void trace_write(int64_t begin, RequestId request, size_t bytes);
   asio::awaitable<void> linger();
   std::string reply_head(const Reply& reply, bool keep_alive, bool chunked) const;
   void watch_peer(std::shared_ptr<Signal> signal);

@@ -189,7 +189,17 @@ Outcome Application::version(const HttpRequest&, const std::string&) {
 }
 
 Outcome Application::metrics_text(const HttpRequest&, const std::string&) {
-  Reply reply = Reply::Text(metrics_.render(backend_.engine->stats(), model_name()));
+  TelemetryCounts telemetry;
+  if (backend_.trace != nullptr) {
+    telemetry.spans = backend_.trace->recorded();
+    telemetry.dropped_spans = backend_.trace->dropped();
+  }
+  if (backend_.otlp != nullptr) {
+    telemetry.exported_spans = backend_.otlp->exported();
+    telemetry.dropped_exports = backend_.otlp->dropped();
+    telemetry.failed_exports = backend_.otlp->failures();
+  }
+  Reply reply = Reply::Text(metrics_.render(backend_.engine->stats(), backend_.engine->expert_counts(), telemetry, model_name()));
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return reply;
 }

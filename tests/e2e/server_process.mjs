@@ -23,7 +23,7 @@ const running = new Set();
 process.on('exit', () => running.forEach((child) => child.kill('SIGKILL')));
 
 export async function serve(program, ...args) {
-  const child = spawn(program, ['serve', nano, '--port', '0', '--log-level', 'warning', ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(program, ['serve', nano, ...(args.includes('--port') ? [] : ['--port', '0']), '--log-level', 'warning', ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
   running.add(child);
   let out = '';
   let err = '';

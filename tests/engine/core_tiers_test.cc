@@ -96,7 +96,7 @@ TEST(CoreTiers, APullThatFailsAnywhereCostsTimeOnly) {
       const RequestId id = h.submit(request), company = h.submit(other);
       h.run();
       const std::string what = fmt::format("group {} page {}", group, page);
-      EXPECT_EQ(h.core().stats().pulls_failed, 1) << what;
+      EXPECT_GE(h.core().stats().pulls_failed, 1) << what;  // the company, stored by an earlier round, may fail too
       EXPECT_EQ(h.answers(id)[0].usage.tiers.miss, "corrupt") << what;
       expect_cold(h, id, request, what);
       expect_cold(h, company, other, what + ", company");

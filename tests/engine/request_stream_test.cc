@@ -74,6 +74,8 @@ TEST(RequestStreamTest, UnreadNewsAreMerged) {
   ASSERT_EQ(o->tokens.size(), 1001u);
   for (int i = 0; i <= 1000; ++i) ASSERT_EQ(o->tokens[static_cast<size_t>(i)], i);
   EXPECT_EQ(o->text, std::string(1000, 'x') + "y");
+  ASSERT_EQ(o->text_ends.size(), 1001u);
+  for (int64_t i = 0; i <= 1000; ++i) ASSERT_EQ(o->text_ends[static_cast<size_t>(i)], i + 1);
   EXPECT_EQ(o->logprobs.size(), 1000u);
   EXPECT_EQ(o->logprobs[999].chosen.token, 999);
   ASSERT_EQ(o->prompt_logprobs.size(), 3u);

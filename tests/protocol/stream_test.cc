@@ -247,6 +247,32 @@ Output output_of(int64_t index, const std::string& text, std::vector<int32_t> to
   return out;
 }
 
+/// A reader that is slow gets several tokens at once: where a stop string ends the answer, and what is counted, is the same.
+TEST(Stream, StopStringsDoNotDependOnHowNewsAreMerged) {
+  const std::vector<std::string> texts = {"a", "", "b S", "T", "O", "P and", " more", ""};
+  const auto request = parse_chat_request(
+      R"({"model":"m","thinking":{"type":"disabled"},"stop":["STO","never"],"messages":[{"role":"user","content":"q"}]})");
+  ASSERT_TRUE(request.has_value());
+  for (unsigned cuts = 0; cuts < 1U << (texts.size() - 1); ++cuts) {
+    const auto stream = make_response_stream(*request, {.id = "id", .created = 5, .system_fingerprint = {}}, nullptr);
+    Output news = output_of(0, "", {});
+    for (size_t i = 0; i < texts.size(); ++i) {
+      news.text += texts[i];
+      news.tokens.push_back(static_cast<int32_t>(i));
+      news.text_ends.push_back(static_cast<int64_t>(news.text.size()));
+      if (i + 1 == texts.size()) news.finish = FinishReason::kLength;
+      if ((cuts >> i & 1) == 0 && !news.finish.has_value()) continue;
+      stream->push(news, 9);
+      news = output_of(0, "", {});
+    }
+    ASSERT_TRUE(stream->done());
+    const Json body = Json::parse(stream->body());
+    EXPECT_EQ(body["choices"][0]["message"]["content"], "ab ") << cuts;
+    EXPECT_EQ(body["choices"][0]["finish_reason"], "stop") << cuts;
+    EXPECT_EQ(body["usage"]["completion_tokens"], 5) << cuts;
+  }
+}
+
 TEST(Stream, SeveralChoices) {
   auto request = parse_chat_request(
       R"({"model":"m","n":2,"stream":true,"thinking":{"type":"disabled"},"stop":"X","messages":[{"role":"user","content":"q"}]})");

@@ -18,10 +18,12 @@ std::shared_ptr<const Tokenizer> nano_tokenizer() {
 TestServer::TestServer(TestServerOptions options) {
   options.server.port = 0;
   if (options.engine.model.empty()) options.engine.model = "fake";
+  if (options.trace) options.engine.trace = trace_ = std::make_shared<telemetry::TraceRecorder>();
   engine_ = server::make_fake_engine(nano_tokenizer(), options.engine, options.fake);
   server::Backend backend;
   backend.engine = engine_.get();
   backend.tokenizer = nano_tokenizer();
+  backend.trace = trace_;
   backend.conversion.default_thinking = options.default_thinking;
   backend.conversion.max_body_bytes = options.server.max_body_bytes;
   backend.policy.max_model_len = engine_->model().max_model_len;

@@ -15,6 +15,7 @@ struct TestServerOptions {
   server::FakeEngineOptions fake = {.rate = 0};
   EngineOptions engine = {};
   bool default_thinking = false;
+  bool trace = false;  ///< a recorder for engine and server
 };
 
 /// A server on the fake engine, on a free port.
@@ -27,10 +28,13 @@ class TestServer {
   server::Server& server() { return *server_; }
   server::Application& application() { return server_->application(); }
   Engine& engine() { return *engine_; }
+  /// Null without `trace`.
+  const std::shared_ptr<telemetry::TraceRecorder>& trace() { return trace_; }
   /// Nothing runs or waits in the engine, no generation is known to the server.
   bool quiet() const;
 
  private:
+  std::shared_ptr<telemetry::TraceRecorder> trace_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<server::Server> server_;
 };

@@ -134,6 +134,7 @@ void BenchFlags::add_to(CLI::App& command, bool sweep) {
   add_workload(command, *this, sweep);
   add_requests(command, *this);
   add_output(command, *this, sweep);
+  if (!sweep) trace_file.add_to(command, "--trace-file");  // --trace is a workload here
 }
 
 Result<std::vector<RunPlan>> BenchFlags::plans() const {

@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "engine_flags.h"
+#include "trace_flags.h"
 #include "workload.h"
 
 namespace deepinfer::bench {
@@ -42,6 +43,7 @@ struct BenchFlags {
   std::string json, save_requests, csv, svg, html;
   bool append_result = false;
   bool reuse_engine = false;
+  cli::TraceFlags trace_file;  ///< of a single run
 
   /// The flags keep references to this object.
   void add_to(CLI::App& command, bool sweep);

@@ -6,15 +6,19 @@ namespace {
 
 Result<int> run_throughput(const BenchFlags& flags, const EngineFactory& factory) {
   DI_ASSIGN_OR_RETURN(std::vector<RunPlan> plans, flags.plans());
-  DI_ASSIGN_OR_RETURN(const EngineOptions options, engine_options(flags));
+  DI_ASSIGN_OR_RETURN(EngineOptions options, engine_options(flags));
   DI_ASSIGN_OR_RETURN(OutputFile json, OutputFile::Open("--json", flags.json, flags.append_result));
   DI_ASSIGN_OR_RETURN(OutputFile requests, OutputFile::Open("--save-requests", flags.save_requests));
   if (json.is_stdout() && requests.is_stdout())
     return Err(Status::InvalidArgument("--json and --save-requests are both -: standard output takes one of them"));
+  DI_ASSIGN_OR_RETURN(cli::Trace trace, cli::Trace::Start(flags.trace_file));
+  options.trace = trace.recorder();
   DI_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, factory(options));
 
   cli::catch_signals();
   DI_ASSIGN_OR_RETURN(const Measured measured, measure(*engine, std::move(plans.front()), "requests", /*reused_engine=*/false));
+  engine->shutdown();
+  DI_RETURN_IF_ERROR(trace.finish());
   const BenchResult& result = measured.result;
   DI_RETURN_IF_ERROR(json.write(to_json(result).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"));
   DI_RETURN_IF_ERROR(requests.write(requests_csv(measured.run)));

@@ -1,0 +1,43 @@
+// Light or dark: as the system has it, until somebody chooses.
+
+import { Store } from './store';
+
+export type Theme = 'system' | 'light' | 'dark';
+const kName = 'deepinfer.theme';
+
+function stored(): Theme {
+  try {
+    const value = localStorage.getItem(kName);
+    return value === 'light' || value === 'dark' ? value : 'system';
+  } catch {
+    return 'system';
+  }
+}
+
+export const theme = new Store<Theme>(stored());
+
+/** What is shown now. */
+export function shownTheme(): 'light' | 'dark' {
+  if (theme.value !== 'system') return theme.value;
+  return matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+}
+
+export function setTheme(value: Theme): void {
+  try {
+    localStorage.setItem(kName, value);
+  } catch {
+    // Then it holds until the page is closed.
+  }
+  apply(value);
+}
+
+function apply(value: Theme): void {
+  if (value === 'system') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = value;
+  theme.set(value);
+}
+
+export function startTheme(): void {
+  apply(theme.value);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme.set(theme.value));
+}
