@@ -81,6 +81,7 @@ struct EngineStats {
   int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  ///< cached: held by nobody but the cache
   int64_t prefix_queries = 0, prefix_hits = 0;                ///< in tokens
   int64_t evicted_pages = 0, expired_pages = 0;
+  int64_t pulls = 0, pulls_failed = 0;  ///< of prefixes from the tiers
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
   // Speculative decoding.
   int64_t drafts = 0;  ///< rounds: a sequence in a step with drafts

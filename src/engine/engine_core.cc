@@ -67,7 +67,7 @@ void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
   if (request->request.structured_output.has_value() && request->form == nullptr) {
     sequence->state = Sequence::Preparing{};
     ++preparing_;
-  } else {
+  } else if (!start_match(*sequence)) {
     waiting_.emplace(request->due, sequence->id);
   }
   sequences_.emplace(sequence->id, std::move(sequence));
@@ -92,7 +92,7 @@ void EngineCore::prepared(RequestId id, FormResult form) {
   --preparing_;
   if (trace_ != nullptr) trace_phase(request, telemetry::Phase::kCompile, telemetry::now_ns());
   s.state = Sequence::Waiting{};
-  waiting_.emplace(request.due, s.id);
+  if (!start_match(s)) waiting_.emplace(request.due, s.id);
 }
 
 std::optional<double> EngineCore::next_deadline() const {
@@ -119,11 +119,12 @@ void EngineCore::turn(double now) {
     deadlines_.erase(deadlines_.begin());
     end(id, FinishReason::kDeadline);
   }
+  settle_pulls();
   const size_t depth = options_.async ? 2 : 1;
   const bool planned = in_flight_.size() < depth && plan_and_submit(now);
   if (!in_flight_.empty() && (!planned || in_flight_.size() == depth)) {
     commit(now);
-  } else if (!planned && in_flight_.empty() && busy()) {
+  } else if (!planned && in_flight_.empty() && busy() && !waits_for_pulls()) {
     reclaim(now);
   }
 }
@@ -154,7 +155,9 @@ bool EngineCore::plan_and_submit(double now) {
     // Newcomers take their hits before anything is evicted for others.
     std::erase_if(plan_.rows, [&](const PlannedRows& rows) { return rows.admitted && !begin(at(rows.id), now); });
     step->command.draft_rows = plan_.draft_rows;
-    for (const PlannedRows& rows : plan_.rows) apply_rows(rows, step->command, now);
+    for (const PlannedRows& rows : plan_.rows) {
+      if (rows.count > 0) apply_rows(rows, step->command, now);
+    }
     if (step->command.rows.empty()) {
       spare_.push_back(std::move(step));
     } else {
@@ -197,6 +200,11 @@ void EngineCore::build_view(double now) {
       v.row_limit = options_.prompt_logprob_rows;
     v.extra_pages = s->prompt_tokens % page != 0 ? r.reserved : 0;
     v.in_flight = r.in_flight > 0;
+    if (r.pull != nullptr) {
+      if (!pull_is_near(r, now)) v.runnable = v.scheduled;
+      v.releasable = v.pages;
+      v.in_flight = v.in_flight || !r.pull->pull->done();
+    }
     view_.running.push_back(v);
   }
   view_.draft_rows = std::min(draft_rows_, options_.max_draft_rows);
@@ -231,6 +239,7 @@ WaitingView EngineCore::consider(Sequence& s, double now) {
     admissions_.push_back(match(s, now));
     if (trace_ != nullptr) trace_match(s, admissions_.back(), begin);
     v.hit_evictable = admissions_.back().hit_evictable;
+    v.pull_pages = admissions_.back().tier_pages;
   }
   const Admission& a = admissions_.back();
   v.from = a.replay.from;
@@ -263,9 +272,10 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
     input.hit = found.pages * page;
     input.hit_exact = found.exact;
     a.miss = cache_miss(found.reason);
+    add_tier_hit(s, found, a, input);
   }
-  if (a.hit_pages > 0 && options_.snapshots) {
-    auto window = windows_->find(s.keys[static_cast<size_t>(a.hit_pages) - 1], now);
+  if (input.hit > 0 && options_.snapshots) {
+    auto window = windows_->find(s.keys[static_cast<size_t>(input.hit / page) - 1], now);
     if (window != nullptr) {
       const SnapshotInput snapshot{window->window.length, window->window.decoder_window_start, window->encoder_exact,
                                    window->decoder_exact};
@@ -302,11 +312,14 @@ bool EngineCore::begin(Sequence& s, double now) {
     pages = cache_->new_table(s.request->cache_class);
     if (!pages->adopt(s.keys, a.hit_pages).ok()) return false;
   }
+  Sequence::Running r;
+  r.pages = std::move(*pages);
+  if (a.tier_pages > 0 && !start_pull(s, a, r, now)) return false;
   waiting_.erase({s.request->due, s.id});
-  const bool first_time = !s.replay.has_value();
+  const bool first_time = !s.admitted;
+  s.admitted = true;
   s.replay = a.replay;
   s.window = a.window;
-  Sequence::Running r{.pages = std::move(*pages)};
   r.place = free_places_.back();
   free_places_.pop_back();
   r.scheduled = a.replay.from;
@@ -387,9 +400,11 @@ bool EngineCore::prepare_forks(Sequence& s, std::vector<Sequence*>& forks, doubl
       fork->text.emplace(tokenizer_, TextOutput::Options{s.request->request.stop, s.request->request.include_stop_string,
                                                          s.request->request.skip_special_tokens});
     }
-    Sequence::Running running{.pages = std::move(table)};
+    Sequence::Running running;
+    running.pages = std::move(table);
     running.place = free_places_.back();
     free_places_.pop_back();
+    running.pull = r.pull;
     running.scheduled = s.prompt_tokens;
     running.begun = true;
     running.appended = running.pages.size();
@@ -418,6 +433,7 @@ void EngineCore::write_rows(Sequence& s, const PlannedRows& rows, const std::vec
   out.first = rows.first;
   out.count = rows.count;
   out.drafts = rows.drafts;
+  out.pull = r.pull;
   out.context_from =
       std::max<int64_t>(0, r.prompt_end - options_.geometry.window - page);  // what a snapshot or the first draft sees
   out.begin = !r.begun;

@@ -30,6 +30,9 @@ struct CoreOptions {
   int64_t max_drafts = 0;                     ///< verified per sequence and step; 0: no speculative decoding
   int64_t max_draft_rows = int64_t{1} << 20;  ///< verified per step: their logits are all kept
   int64_t prompt_logprob_rows = 256;          ///< rows a step of a request that wants prompt log-probs: their logits are all kept
+  /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is over.
+  bool overlap_pulls = true;
+  bool step_at_once = false;                  ///< for tests: enters the next step whatever is expected
   std::string fingerprint;                    ///< of model and numerics: pages of another one are never hit
 };
 
@@ -47,6 +50,14 @@ class EngineCore {
              std::shared_ptr<const Tokenizer> tokenizer, PrefixHasher hasher, Clock clock = nullptr);
   /// Waits for the commands in flight; every open request ends as cancelled.
   ~EngineCore();
+
+  /// Prefixes are also looked for in `tiers`, and full pages are kept there. `matched` is called on a thread of theirs, once for each
+  /// lookup; what it is given goes to `matched` below. Before the first request; the tiers outlive the core.
+  void set_tiers(KvTiers* tiers, std::function<void(RequestId, KvTierMatch)> matched);
+  /// What the tiers have of a request's prompt. No harm if the request has gone.
+  void matched(RequestId id, KvTierMatch match);
+  /// Nothing can be done before pages arrive from the tiers: `turn` is worth another try in a millisecond.
+  bool waits_for_pulls() const;
 
   /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any
   /// thread may call it.
@@ -66,10 +77,10 @@ class EngineCore {
   bool preempt(SequenceId id);
 
   /// Something can be done now.
-  bool busy() const { return static_cast<int64_t>(sequences_.size()) > preparing_ || !in_flight_.empty(); }
+  bool busy() const { return static_cast<int64_t>(sequences_.size()) > preparing_ + matching_ || !in_flight_.empty(); }
   /// Some request has not ended; it may be one that waits for its form.
   bool open() const { return !sequences_.empty() || !in_flight_.empty(); }
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + preparing_; }
+  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + preparing_ + matching_; }
   /// When the next deadline passes, on the clock of `now`.
   std::optional<double> next_deadline() const;
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
@@ -89,6 +100,7 @@ class EngineCore {
     ReplayPlan replay;
     CacheMiss miss = CacheMiss::kNone;
     std::shared_ptr<const CachedWindow> window;
+    int64_t tier_pages = 0;  ///< behind the hit in the device's index; the replay's hit counts both
   };
   struct InFlight {
     StepCommand command;
@@ -108,6 +120,16 @@ class EngineCore {
                   double now);
   void reclaim(double now);
   void extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const;
+
+  // engine_tiers.cc: prefixes from below the device
+  bool start_match(Sequence& sequence);
+  void add_tier_hit(const Sequence& sequence, const PrefixMatch& found, Admission& admission, ReplayInput& input) const;
+  bool start_pull(const Sequence& sequence, const Admission& admission, Sequence::Running& running, double now);
+  bool pull_is_near(const Sequence::Running& running, double now) const;
+  void accept_pull(Sequence& sequence, double now);
+  void take_back(Sequence& sequence, double now);
+  void settle_pulls();
+  void write_back(const Sequence& sequence, const PageTable& pages, int64_t first, int64_t end) const;
 
   // engine_results.cc: results
   void commit(double now);
@@ -161,7 +183,13 @@ class EngineCore {
   std::vector<int32_t> free_places_;
   int64_t reserved_places_ = 0;
   int64_t preparing_ = 0;  ///< sequences in that state
+  int64_t matching_ = 0;   ///< likewise
   SequenceId next_sequence_ = 1;
+
+  KvTiers* tiers_ = nullptr;
+  std::function<void(RequestId, KvTierMatch)> matched_;
+  std::vector<SequenceId> pulling_;  ///< that leave, and wait for their pull to end
+  double pull_bytes_per_second_ = 0, row_seconds_ = 0;  ///< measured; 0: not yet
 
   SchedulerView view_;
   StepPlan plan_;

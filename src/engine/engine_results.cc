@@ -29,6 +29,14 @@ void EngineCore::commit(double now) {
     size_t prompt_logprob = 0;
     size_t window = 0;
     draft_rows_ = result.draft_rows;
+    if (result.rows > 0) {
+      const double seconds = (result.end - result.begin) / static_cast<double>(result.rows);
+      row_seconds_ = row_seconds_ == 0 ? seconds : 0.9 * row_seconds_ + 0.1 * seconds;
+    }
+    for (size_t i = 0; i < command.rows.size(); ++i) {
+      if (command.rows[i].pull != nullptr && (result.lost.empty() || result.lost[i] == 0))
+        accept_pull(at(command.rows[i].sequence), now);
+    }
     for (const StepRows& rows : command.rows) {
       Sequence& s = at(rows.sequence);
       if (rows.prompt_logprobs >= 0) {
@@ -42,6 +50,11 @@ void EngineCore::commit(double now) {
     for (size_t i = 0; i < command.rows.size(); ++i) {
       const StepRows& rows = command.rows[i];
       Sequence& s = at(rows.sequence);
+      const bool lost = !result.lost.empty() && result.lost[i] != 0;
+      if (lost) {
+        if (rows.save_at >= 0) ++window;
+        continue;
+      }
       publish_pages(s, result.ends[i], now);
       if (rows.save_at >= 0) keep_window(s, rows.save_at, std::move(result.windows[window++]), now);
     }
@@ -49,6 +62,13 @@ void EngineCore::commit(double now) {
   // Only now may pages go: what ended above was still named by this command.
   for (const StepFork& fork : command.forks) --running_part(at(fork.sequence)).in_flight;
   for (const StepRows& rows : command.rows) --running_part(at(rows.sequence)).in_flight;
+  for (size_t i = 0; i < result.lost.size(); ++i) {
+    if (result.lost[i] == 0) continue;
+    const StepRows& rows = command.rows[i];
+    for (int64_t f = 0; f < rows.fork_count; ++f)
+      take_back(at(command.forks[static_cast<size_t>(rows.first_fork + f)].sequence), now);
+    take_back(at(rows.sequence), now);
+  }
   for (const StepFork& fork : command.forks) settle(fork.sequence);
   for (const StepRows& rows : command.rows) settle(rows.sequence);
   const double end = measure();
@@ -149,7 +169,9 @@ void EngineCore::publish_pages(Sequence& s, int64_t computed, double now) {
   auto& r = running_part(s);
   const int64_t full = std::min(computed, s.length()) / options_.limits.page_positions;
   if (full <= r.pages.published()) return;
+  const int64_t before = r.pages.published();
   r.pages.publish(std::span(s.keys).first(static_cast<size_t>(full)), s.replay->exact_pages, now);
+  write_back(s, r.pages, before, r.pages.published());
 }
 
 void EngineCore::keep_window(const Sequence& s, int64_t position, std::shared_ptr<CachedWindow> window, double now) {
@@ -208,6 +230,7 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
     leaving->preempted = false;
   } else {
     if (std::holds_alternative<Sequence::Preparing>(s.state)) --preparing_;
+    if (std::holds_alternative<Sequence::Matching>(s.state)) --matching_;
     waiting_.erase({request.due, s.id});
     erase(s);
   }
@@ -230,6 +253,12 @@ void EngineCore::settle(SequenceId id) {
   Sequence& s = *it->second;
   auto* leaving = std::get_if<Sequence::Leaving>(&s.state);
   if (leaving == nullptr || leaving->last.in_flight > 0) return;
+  if (const auto& pull = leaving->last.pull; pull != nullptr && !pull->pull->done()) {
+    // Somebody still writes into the pages.
+    pull->pull->cancel();
+    if (std::find(pulling_.begin(), pulling_.end(), id) == pulling_.end()) pulling_.push_back(id);
+    return;
+  }
   free_places_.push_back(leaving->last.place);
   if (!leaving->preempted) {
     erase(s);
@@ -237,8 +266,13 @@ void EngineCore::settle(SequenceId id) {
   }
   Sequence::Preempted state;
   // Bounded results depend on the pages that were hit; exact ones can be had again from any.
-  const int64_t hit = s.replay->hit / options_.limits.page_positions;
-  if (s.replay->mode == ReplayMode::kBounded && hit > 0) state.hit = leaving->last.pages.fork(hit);
+  // A prefix that is not known to be whole is no hit; nothing has come of it yet.
+  if (leaving->last.pull != nullptr) {
+    s.replay.reset();
+    s.window = nullptr;
+  }
+  const int64_t hit = !s.replay.has_value() ? 0 : s.replay->hit / options_.limits.page_positions;
+  if (hit > 0 && s.replay->mode == ReplayMode::kBounded) state.hit = leaving->last.pages.fork(hit);
   s.state = std::move(state);
   waiting_.emplace(s.request->due, s.id);
 }
@@ -292,7 +326,7 @@ void EngineCore::check_invariants() const {
   if (windows_ != nullptr) windows_->check_invariants();
   std::vector<int> owners(static_cast<size_t>(options_.limits.max_num_seqs));
   for (const int32_t place : free_places_) ++owners[static_cast<size_t>(place)];
-  int64_t waiting = 0, running = 0, reserved = 0, preparing = 0;
+  int64_t waiting = 0, running = 0, reserved = 0, preparing = 0, matching = 0;
   boost::unordered_flat_map<SequenceId, int32_t> reads;
   boost::unordered_flat_map<SequenceId, int64_t> ahead;
   for (const auto& step : in_flight_) {
@@ -311,6 +345,7 @@ void EngineCore::check_invariants() const {
     DI_CHECK(waits == waiting_.contains({s->request->due, id}), "sequence {}: waiting {} but not in the queue", id, waits);
     waiting += waits ? 1 : 0;
     preparing += std::holds_alternative<Sequence::Preparing>(s->state) ? 1 : 0;
+    matching += std::holds_alternative<Sequence::Matching>(s->state) ? 1 : 0;
     const auto read = reads.find(id);
     const int32_t in_flight = read == reads.end() ? 0 : read->second;
     if (r == nullptr) {
@@ -333,13 +368,14 @@ void EngineCore::check_invariants() const {
       ++running;
       DI_CHECK(!s->finished, "sequence {} runs and is finished", id);
     } else {
-      DI_CHECK(r->in_flight > 0, "sequence {} leaves and nothing reads it", id);
+      DI_CHECK(r->in_flight > 0 || r->pull != nullptr, "sequence {} leaves and nothing reads it", id);
     }
   }
   for (size_t place = 0; place < owners.size(); ++place)
     DI_CHECK(owners[place] == 1, "place {} has {} owners", place, owners[place]);
   DI_CHECK(waiting == static_cast<int64_t>(waiting_.size()), "{} wait, {} in the queue", waiting, waiting_.size());
   DI_CHECK(preparing == preparing_, "{} wait for their forms, counted {}", preparing, preparing_);
+  DI_CHECK(matching == matching_, "{} are looked for in the tiers, counted {}", matching, matching_);
   DI_CHECK(running == this->running(), "{} run, {} in the list", running, this->running());
   DI_CHECK(reserved == reserved_places_, "{} places reserved, counted {}", reserved, reserved_places_);
   for (const auto& [id, request] : requests_) DI_CHECK(request->open > 0, "request {} has nothing open", id);

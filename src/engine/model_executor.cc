@@ -112,6 +112,9 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
   result.rows = static_cast<int64_t>(tokens_.size());
   prompt_logprobs(command, *output, result);
+  for (size_t i = 0; i < result.lost.size(); ++i) {
+    if (result.lost[i] != 0) forget(live_[i]);
+  }
   draw(command, *output, result);
   finish_masks(result);
   result.status = settle_drafts(command, kind, result);
@@ -148,6 +151,13 @@ Status ModelExecutor::begin(const StepCommand& command, const StepRows& rows) {
   return plan.decoder_start > 0 ? s.set_decoder_start(plan.decoder_start) : Status::Ok();
 }
 
+/// Draws nothing from rows behind a failed pull: samplers and forms stay as they were.
+void ModelExecutor::forget(LiveRows& live) {
+  live.count = 0;
+  live.drafts = 0;
+  live.offer = -1;
+}
+
 void ModelExecutor::find_rows(const StepCommand& command) {
   live_.clear();
   drafting_.clear();
@@ -163,7 +173,7 @@ void ModelExecutor::find_rows(const StepCommand& command) {
   }
 }
 
-Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const StepResult& result) {
+Result<StepOutput> ModelExecutor::forward(const StepCommand& command, StepResult& result) {
   tokens_.clear();
   sequences_.clear();
   logit_rows_.clear();
@@ -198,6 +208,19 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, const Step
   batch.tokens = tokens_;
   batch.sequences = sequences_;
   batch.logit_rows = logit_rows_;
+  // Rows stand on their own: those behind a failed pull spoil no others.
+  const auto arrive = [&](int64_t source) {
+    for (size_t i = 0; i < command.rows.size(); ++i) {
+      if (command.rows[i].pull == nullptr || result.lost[i] != 0 || live_[i].count == 0) continue;
+      if (!command.rows[i].pull->wait(source)) result.lost[i] = 1;
+    }
+  };
+  const FunctionRef<void(int64_t)> before_source(arrive);
+  const bool pulls = std::any_of(command.rows.begin(), command.rows.end(), [](const StepRows& r) { return r.pull != nullptr; });
+  if (pulls) {
+    result.lost.assign(command.rows.size(), 0);
+    batch.before_source = &before_source;
+  }
   return model_->forward(batch);
 }
 

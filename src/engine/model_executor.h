@@ -64,10 +64,11 @@ class ModelExecutor final : public Executor {
   void run(const StepCommand& command, StepResult& result);
   Status begin(const StepCommand& command, const StepRows& rows);
   Status run_forks(const StepCommand& command, const StepRows& rows);
+  static void forget(LiveRows& live);
   void find_rows(const StepCommand& command);
   Status draft(const StepCommand& command);
   void pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens);
-  Result<StepOutput> forward(const StepCommand& command, const StepResult& result);
+  Result<StepOutput> forward(const StepCommand& command, StepResult& result);
   void start_masks(const StepCommand& command);
   void finish_masks(StepResult& result);
   void draw(const StepCommand& command, const StepOutput& output, StepResult& result);

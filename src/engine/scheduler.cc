@@ -135,13 +135,14 @@ class Planner {
     }
     for (const WaitingView& s : view_.waiting) {
       if (budget_ <= 0 || places < s.places) break;
-      const int64_t count = chunk(s.from, s.runnable, s.row_limit, budget_);
-      if (count <= 0) break;
+      const int64_t rows = chunk(s.from, s.runnable, s.row_limit, budget_);
+      if (rows <= 0) break;
+      const int64_t count = s.pull_pages > 0 ? 0 : rows;
       const int64_t whole = std::max(s.hit_pages, pages_for(s.prompt_end, limits_)) - s.hit_pages + s.extra_pages;
       if (available_ - s.hit_evictable - spoken_for < whole) break;
       const int64_t end = s.from + count;
-      const int64_t pages = std::max(s.hit_pages, pages_for(end, limits_));
-      const int64_t now = pages - s.hit_pages + (end >= s.prompt_end ? s.extra_pages : 0);
+      const int64_t pages = s.pull_pages > 0 ? s.hit_pages + s.pull_pages : std::max(s.hit_pages, pages_for(end, limits_));
+      const int64_t now = pages - s.hit_pages + (count > 0 && end >= s.prompt_end ? s.extra_pages : 0);
       available_ -= s.hit_evictable + now;
       spoken_for += whole - now;
       budget_ -= count;

@@ -50,6 +50,7 @@ struct WaitingView {
   int64_t prompt_end = 0;
   int64_t hit_pages = 0;      ///< pages it brings along or gets from the cache
   int64_t hit_evictable = 0;  ///< of these, counted as available until it is admitted
+  int64_t pull_pages = 0;     ///< pages that it needs at once, to be filled from the tiers: it is admitted without rows
   int64_t row_limit = std::numeric_limits<int64_t>::max();
   int64_t places = 1;  ///< states it will need: the number of choices
   int64_t extra_pages = 0;

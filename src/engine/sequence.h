@@ -47,6 +47,8 @@ struct ActiveRequest {
 struct Sequence {
   /// Its form is being compiled: owns nothing and has no place in the queue.
   struct Preparing {};
+  /// Its prompt is looked for in the tiers: owns nothing and has no place in the queue.
+  struct Matching {};
   /// Waits for its first turn: owns nothing.
   struct Waiting {};
   /// Waits for another turn. Holds the pages of its prefix hit, because bounded results depend on them.
@@ -64,14 +66,15 @@ struct Sequence {
     int64_t reserved = 0;    ///< further places kept for the other choices
     int32_t in_flight = 0;   ///< commands that read the pages
     int32_t drawing = 0;     ///< of these, commands that draw a token
-    int64_t prompt_end = 0;  ///< the first row that draws is the one before this position
+    std::shared_ptr<TierPull> pull;  ///< of some of the pages, until it is known to have succeeded
+    int64_t prompt_end = 0;          ///< the first row that draws is the one before this position
   };
   /// Finished or preempted while a command that reads its pages runs.
   struct Leaving {
     Running last;
     bool preempted = false;
   };
-  using State = std::variant<Waiting, Preparing, Preempted, Running, Leaving>;
+  using State = std::variant<Waiting, Preparing, Matching, Preempted, Running, Leaving>;
 
   SequenceId id = 0;
   int64_t choice = 0;
@@ -84,6 +87,8 @@ struct Sequence {
   std::shared_ptr<const CachedWindow> window;
   std::shared_ptr<DeviceSequence> device;
   std::optional<TextOutput> text;
+  std::optional<TierHit> tier_hit;  ///< until it has been pulled, or has failed
+  bool admitted = false;            ///< once, at least
   bool finished = false;
   int64_t prompt_logprobs_given = 0;  ///< entries; a prompt that was preempted runs twice
 

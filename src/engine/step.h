@@ -16,6 +16,7 @@
 #include "engine/draft_policy.h"
 #include "engine/output_constraint.h"
 #include "engine/replay_plan.h"
+#include "engine/tier_pull.h"
 #include "model/window_snapshot.h"
 #include "sampling/sampler.h"
 
@@ -87,6 +88,7 @@ struct StepRows {
   int64_t prompt_logprobs = -1;            ///< as StepDraw::logprobs, for the token after each row
   int32_t next_token = -1;                 ///< the token after the last row, where prompt log-probs need it
   int64_t save_at = -1;                    ///< a window snapshot at this position, if not -1 and if the rows come by it
+  std::shared_ptr<TierPull> pull;          ///< pages that may still be on their way; see StepResult::lost
   int64_t context_from = 0;                ///< draft rings want the rows from this position on
 };
 
@@ -126,6 +128,8 @@ struct StepResult {
   std::vector<int32_t> tokens;                    ///< some of them nobody's
   std::vector<PositionLogprobs> logprobs;         ///< of draws that asked
   std::vector<int64_t> ends;                      ///< one per StepRows: the length that the sequence has now
+  /// One per StepRows, or empty if no row had a pull: 1 where its pull failed. Nothing was drawn there, and the rows mean nothing.
+  std::vector<uint8_t> lost;
   std::vector<PositionLogprobs> prompt_logprobs;  ///< of all rows that asked, in order
   std::vector<std::shared_ptr<CachedWindow>>
       windows;  ///< one per StepRows with save_at, in order, or nullptr; exactness is the engine's to say
@@ -143,6 +147,7 @@ struct StepResult {
     tokens.clear();
     logprobs.clear();
     ends.clear();
+    lost.clear();
     prompt_logprobs.clear();
     windows.clear();
     row_layers = 0;

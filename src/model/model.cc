@@ -261,6 +261,7 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   begin_pre(step);
   StepOutput output;
   for (int64_t layer = 0; layer < c.num_hidden_layers && step.rows > 0; ++layer) {
+    if (batch.before_source != nullptr && c.is_kv_source(layer)) (*batch.before_source)(source_of(layer));
     run_block(step, layer);
     (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
   }

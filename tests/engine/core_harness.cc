@@ -58,8 +58,13 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   options.snapshots = setup.caching && setup.snapshot_bytes > 0;
   options.prompt_logprob_rows = 64;
   options.fingerprint = "nano";
+  options.step_at_once = setup.tiers != nullptr;
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),
                                        nano.tokenizer, PrefixHasher(std::array<uint8_t, 32>{1, 2, 3}));
+  if (setup.tiers != nullptr) {
+    core_->set_tiers(setup.tiers,
+                     [this](RequestId id, KvTierMatch match) { matches_.emplace_back(id, std::move(match)); });
+  }
   limits_.vocab_size = config.vocab_size;
   limits_.eos_token_id = config.eos_token_id;
   limits_.max_model_len = config.max_position_embeddings;
@@ -101,6 +106,7 @@ RequestId CoreHarness::submit(Request request) {
 void CoreHarness::turn() {
   now += seconds_per_turn;
   const int64_t steps = core_->stats().steps;
+  take_matches();
   core_->turn(now);
   if (keep_plans && core_->stats().steps > steps) plans.push_back(core_->last_plan().to_string());
   core_->check_invariants();
@@ -108,8 +114,12 @@ void CoreHarness::turn() {
 }
 
 void CoreHarness::run() {
-  while (core_->busy()) turn();
+  while (core_->busy() || !matches_.empty()) turn();
   collect();
+}
+
+void CoreHarness::take_matches() {
+  for (auto& [id, match] : std::exchange(matches_, {})) core_->matched(id, std::move(match));
 }
 
 void CoreHarness::collect() {
@@ -152,6 +162,7 @@ Request make_request(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t s
 
 std::vector<Answer> run_alone(const Request& request, const CoreSetup& like) {
   CoreSetup setup = like;
+  setup.tiers = nullptr;
   setup.speculation = SpeculationMode::kOff;
   setup.pages = 512;
   setup.max_num_seqs = std::max<int64_t>(16, request.n);

@@ -34,6 +34,7 @@ struct CoreSetup {
   SpeculationMode speculation = SpeculationMode::kOff;
   int64_t drafts = -1;  ///< most of a step; -1: the checkpoint's block
   ModelExecutor::ReplaceDrafts replace_drafts;
+  KvTiers* tiers = nullptr;  ///< calls back from `match` itself
 };
 
 /// What came of one choice.
@@ -76,6 +77,7 @@ class CoreHarness {
 
  private:
   void collect();
+  void take_matches();
 
   CoreSetup setup_;
   std::unique_ptr<KvCache> cache_;
@@ -84,6 +86,7 @@ class CoreHarness {
   std::unique_ptr<EngineCore> core_;
   RequestLimits limits_;
   RequestId next_id_ = 1;
+  std::vector<std::pair<RequestId, KvTierMatch>> matches_;
   std::map<RequestId, RequestHandle> handles_;
   std::map<RequestId, std::vector<Answer>> answers_;
 };

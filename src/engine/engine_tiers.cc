@@ -1,0 +1,159 @@
+// Prefixes from the tiers below the device's pages: looked for when a request comes, pulled when it is admitted, taken back when a
+// pull fails; and full pages on their way down.
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/engine_core.h"
+
+namespace deepinfer {
+
+void EngineCore::set_tiers(KvTiers* tiers, std::function<void(RequestId, KvTierMatch)> matched) {
+  tiers_ = tiers;
+  matched_ = std::move(matched);
+}
+
+bool EngineCore::start_match(Sequence& s) {
+  const Request& request = s.request->request;
+  if (tiers_ == nullptr || request.prompt_logprobs.has_value()) return false;
+  const bool exact_only = s.request->mode == ReplayMode::kExact;
+  const auto most = static_cast<size_t>((s.length() - 1) / options_.limits.page_positions);
+  const auto keys = std::span(s.keys).first(std::min(most, s.keys.size()));
+  const PrefixMatch found = cache_->match(keys, exact_only);
+  const auto rest = keys.subspan(static_cast<size_t>(found.pages));
+  if (rest.empty() || found.reason == MissReason::kDisabled) return false;
+  s.tier_hit = TierHit{.match = {}, .first_page = found.pages};
+  s.state = Sequence::Matching{};
+  ++matching_;
+  tiers_->match(std::vector(rest.begin(), rest.end()), exact_only,
+                [tell = matched_, id = s.request->id](KvTierMatch match) { tell(id, std::move(match)); });
+  return true;
+}
+
+void EngineCore::matched(RequestId id, KvTierMatch match) {
+  const auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  Sequence& s = at(it->second->sequences.front());
+  DI_CHECK(std::holds_alternative<Sequence::Matching>(s.state), "request {} is not looked for", id);
+  TierUsage& usage = s.request->usage.tiers;
+  usage.match_seconds = match.seconds;
+  usage.miss = kv_store_miss_name(match.reason);
+  usage.ttl_seconds = match.ttl_seconds;
+  s.tier_hit->match = std::move(match);
+  if (s.tier_hit->match.pages == 0) s.tier_hit.reset();
+  --matching_;
+  s.state = Sequence::Waiting{};
+  waiting_.emplace(s.request->due, s.id);
+}
+
+void EngineCore::add_tier_hit(const Sequence& s, const PrefixMatch& found, Admission& a, ReplayInput& input) const {
+  // The index may have gained pages since, or lost some: then there is nothing to go on from.
+  if (!s.tier_hit.has_value() || found.pages < s.tier_hit->first_page) return;
+  const TierHit& hit = *s.tier_hit;
+  a.tier_pages = std::max<int64_t>(0, hit.first_page + hit.match.pages - found.pages);
+  if (a.tier_pages == 0) return;
+  input.hit += a.tier_pages * options_.limits.page_positions;
+  input.hit_exact = input.hit_exact && hit.match.exact;
+}
+
+bool EngineCore::start_pull(const Sequence& s, const Admission& a, Sequence::Running& r, double now) {
+  if (!r.pages.grow(a.tier_pages, now)) return false;
+  auto pull = std::make_shared<TierPull>();
+  pull->first_page = a.hit_pages;
+  pull->exact = s.tier_hit->match.exact;
+  pull->pages.assign(r.pages.data().begin() + a.hit_pages, r.pages.data().end());
+  pull->shape = &tiers_->shape();
+  pull->ttl_seconds = s.tier_hit->match.ttl_seconds;
+  pull->begin = now;
+  // Without what the index has gained since.
+  KvTierMatch match = s.tier_hit->match;
+  int64_t skip = a.hit_pages - s.tier_hit->first_page;
+  match.pages -= skip;
+  for (KvTierMatch::Run& run : match.runs) {
+    const int64_t part = std::min(skip, run.pages);
+    run.pages -= part;
+    skip -= part;
+  }
+  std::erase_if(match.runs, [](const KvTierMatch::Run& run) { return run.pages == 0; });
+  const auto keys = std::span(s.keys).subspan(static_cast<size_t>(a.hit_pages), static_cast<size_t>(a.tier_pages));
+  pull->pull = tiers_->pull(match, {keys.begin(), keys.end()}, pull->pages);
+  r.pull = std::move(pull);
+  ++stats_.pulls;
+  return true;
+}
+
+bool EngineCore::pull_is_near(const Sequence::Running& r, double now) const {
+  if (options_.step_at_once || r.pull->pull->done()) return true;
+  if (!options_.overlap_pulls || pull_bytes_per_second_ == 0) return false;
+  const auto groups = static_cast<double>(r.pull->shape->group_bytes.size());
+  const double bytes = static_cast<double>(r.pull->shape->page_bytes()) * static_cast<double>(r.pull->pages.size());
+  const double left = bytes / pull_bytes_per_second_ - (now - r.pull->begin);
+  // The last group is needed when all groups before it have been computed with.
+  const auto rows = static_cast<double>(std::min(options_.limits.max_num_batched_tokens, r.prompt_end - r.scheduled));
+  return left <= rows * row_seconds_ * (groups - 1) / groups;
+}
+
+void EngineCore::accept_pull(Sequence& s, double now) {
+  Sequence::Running& r = running_part(s);
+  if (r.pull == nullptr) return;
+  const std::shared_ptr<TierPull> pull = std::move(r.pull);
+  r.pull = nullptr;
+  const auto pages = static_cast<size_t>(pull->first_page) + pull->pages.size();
+  r.pages.publish(std::span(s.keys).first(pages), pull->exact, now);
+  s.tier_hit.reset();
+  while (!pull->pull->done()) std::this_thread::yield();  // every group has arrived: only its figures are missing
+  if (s.choice != 0) return;
+  const KvPull::Result& result = pull->pull->result();
+  TierUsage& usage = s.request->usage.tiers;
+  usage.tokens = result.pages_by_tier;
+  for (int64_t& tokens : usage.tokens) tokens *= options_.limits.page_positions;
+  for (const int64_t bytes : result.bytes_by_tier) usage.bytes += bytes;
+  usage.pull_seconds = result.end - result.begin;
+  if (usage.pull_seconds > 0 && usage.bytes > 0) {
+    const double rate = static_cast<double>(usage.bytes) / usage.pull_seconds;
+    pull_bytes_per_second_ = pull_bytes_per_second_ == 0 ? rate : 0.8 * pull_bytes_per_second_ + 0.2 * rate;
+  }
+}
+
+void EngineCore::take_back(Sequence& s, double now) {
+  auto* r = std::get_if<Sequence::Running>(&s.state);
+  if (r == nullptr || r->pull == nullptr) return;
+  const std::shared_ptr<TierPull> pull = r->pull;
+  const KvPull::Result& result = pull->pull->result();  // who found the loss has waited for its end
+  const auto good = static_cast<size_t>(pull->first_page + result.good_pages);
+  r->pages.publish(std::span(s.keys).first(good), pull->exact, now);
+  s.tier_hit.reset();
+  if (s.choice == 0) {
+    ++stats_.pulls_failed;
+    s.request->usage.tiers.miss = kv_store_miss_name(result.miss);
+    s.request->usage.cached_tokens = static_cast<int64_t>(good) * options_.limits.page_positions;
+  }
+  leave(s, /*preempted=*/true);
+}
+
+void EngineCore::settle_pulls() {
+  const std::vector<SequenceId> ids = std::exchange(pulling_, {});
+  for (const SequenceId id : ids) settle(id);
+}
+
+bool EngineCore::waits_for_pulls() const {
+  if (!pulling_.empty()) return in_flight_.empty();
+  return in_flight_.empty() && std::any_of(running_.begin(), running_.end(), [](const Sequence* s) {
+           return std::get<Sequence::Running>(s->state).pull != nullptr;
+         });
+}
+
+void EngineCore::write_back(const Sequence& s, const PageTable& pages, int64_t first, int64_t end) const {
+  if (tiers_ == nullptr) return;
+  const auto bytes = static_cast<size_t>(tiers_->shape().page_bytes());
+  for (int64_t i = first; i < end; ++i) {
+    const auto at = static_cast<size_t>(i);
+    tiers_->write_back({.key = s.keys[at],
+                        .parent = i > 0 ? s.keys[at - 1] : hasher_.root(s.request->request.cache_salt, options_.fingerprint),
+                        .cache_class = s.request->cache_class,
+                        .exact = s.replay->exact_pages,
+                        .page = {pages.data()[at], bytes}});
+  }
+}
+
+}  // namespace deepinfer

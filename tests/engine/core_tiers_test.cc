@@ -1,0 +1,132 @@
+// Prefixes from the tiers below the device: answers are those of a cold run whatever was pulled, and whatever became of the pull.
+
+#include <gtest/gtest.h>
+
+#include "engine/core_harness.h"
+#include "engine/memory_tiers.h"
+
+namespace deepinfer::testing {
+namespace {
+
+KvPageShape nano_shape() { return page_shape(nano_model().model->page_layout()); }
+
+Request prompt_of(int64_t tokens, uint64_t seed = 1, int64_t n = 1) {
+  Request r = make_request(random_prompt(tokens, seed), 6, seed);
+  r.replay = ReplayMode::kExact;
+  r.n = n;
+  return r;
+}
+
+void expect_cold(CoreHarness& h, RequestId id, const Request& request, const std::string& what) {
+  const auto want = run_alone(request);
+  for (size_t c = 0; c < want.size(); ++c) expect_same(h.answers(id)[c], want[c], what);
+}
+
+void fill(MemoryTiers& tiers, const Request& request) {
+  CoreSetup setup;
+  setup.tiers = &tiers;
+  CoreHarness h(setup);
+  h.submit(request);
+  h.run();
+}
+
+TEST(CoreTiers, PulledPrefixesGiveTheBitsOfAColdRun) {
+  MemoryTiers tiers(nano_shape());
+  const Request longest = prompt_of(700);
+  fill(tiers, longest);
+  ASSERT_GE(tiers.size(), 5);
+  for (const bool async : {true, false}) {
+    for (const int64_t n : {1, 3}) {
+      for (const int64_t tokens : {129, 256, 257, 391, 700}) {
+        CoreSetup setup;
+        setup.tiers = &tiers;
+        setup.async = async;
+        CoreHarness h(setup);
+        Request request = prompt_of(700, 1, n);
+        request.prompt.resize(static_cast<size_t>(tokens));
+        const RequestId id = h.submit(request);
+        h.run();
+        const std::string what = fmt::format("{} tokens, n {}, async {}", tokens, n, async);
+        expect_cold(h, id, request, what);
+        const Usage& usage = h.answers(id)[0].usage;
+        EXPECT_EQ(usage.cached_tokens, (tokens - 1) / 128 * 128) << what;
+        ASSERT_EQ(usage.tiers.tokens.size(), 1u) << what;
+        EXPECT_EQ(usage.tiers.tokens[0], usage.cached_tokens) << what;
+        // Now it is in the device's index.
+        const int64_t pulls = h.core().stats().pulls;
+        h.submit(request);
+        h.run();
+        EXPECT_EQ(h.core().stats().pulls, pulls) << what;
+      }
+    }
+  }
+}
+
+TEST(CoreTiers, TheDeviceHasTheFirstPagesAndATierTheNext) {
+  MemoryTiers tiers(nano_shape());
+  fill(tiers, prompt_of(700));
+  CoreSetup setup;
+  setup.tiers = &tiers;
+  CoreHarness h(setup);
+  Request request = prompt_of(700);
+  request.prompt.resize(300);
+  h.submit(request);
+  h.run();
+  request = prompt_of(700);
+  const RequestId id = h.submit(request);
+  h.run();
+  expect_cold(h, id, request, "mixture");
+  EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 640);
+  EXPECT_EQ(h.answers(id)[0].usage.tiers.tokens[0], 384);
+}
+
+TEST(CoreTiers, APullThatFailsAnywhereCostsTimeOnly) {
+  MemoryTiers tiers(nano_shape());
+  const Request request = prompt_of(600, 1, 2), other = prompt_of(200, 9);
+  fill(tiers, request);
+  const auto groups = static_cast<int64_t>(tiers.shape().group_bytes.size());
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t page = 0; page < 4; ++page) {
+      tiers.failing_group = group;
+      tiers.failing_page = page;
+      CoreSetup setup;
+      setup.tiers = &tiers;
+      setup.max_num_batched_tokens = 1024;
+      CoreHarness h(setup);
+      const RequestId id = h.submit(request), company = h.submit(other);
+      h.run();
+      const std::string what = fmt::format("group {} page {}", group, page);
+      EXPECT_GE(h.core().stats().pulls_failed, 1) << what;  // the company, stored by an earlier round, may fail too
+      EXPECT_EQ(h.answers(id)[0].usage.tiers.miss, "corrupt") << what;
+      expect_cold(h, id, request, what);
+      expect_cold(h, company, other, what + ", company");
+    }
+  }
+}
+
+TEST(CoreTiers, CancelledOrPreemptedWhilePulling) {
+  MemoryTiers tiers(nano_shape());
+  const Request request = prompt_of(600);
+  fill(tiers, request);
+  tiers.seconds_per_group = 0.005;
+  for (const bool preempt : {false, true}) {
+    for (int at = 0; at < 6; ++at) {
+      CoreSetup setup;
+      setup.tiers = &tiers;
+      CoreHarness h(setup);
+      const RequestId id = h.submit(request);
+      for (int i = 0; i < at; ++i) h.turn();
+      if (preempt) {
+        for (const SequenceId s : h.core().running_ids()) h.core().preempt(s);
+      } else {
+        h.core().end(id, FinishReason::kCancelled);
+      }
+      h.core().check_invariants();
+      h.run();
+      if (preempt) expect_cold(h, id, request, fmt::format("preempted after {}", at));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
