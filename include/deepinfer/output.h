@@ -35,12 +35,12 @@ std::string_view cache_miss_name(CacheMiss miss);
 
 /// What the tiers below the device's pages (host memory, local and shared stores) gave to a request.
 struct TierUsage {
-  std::vector<int64_t> tokens;   ///< prompt tokens by tier, the fastest first; empty: none were pulled
-  int64_t bytes = 0;             ///< that were read
-  double match_seconds = 0;      ///< looking the prompt up
-  double pull_seconds = 0;       ///< from the first read to the last, steps of other requests meanwhile
-  double ttl_seconds = 0;        ///< of the page that goes first, when it was found
-  std::string_view miss;         ///< why they did not give more; "" if they were not asked
+  std::vector<int64_t> tokens;  ///< prompt tokens by tier, the fastest first; empty: none were pulled
+  int64_t bytes = 0;            ///< that were read
+  double match_seconds = 0;     ///< looking the prompt up
+  double pull_seconds = 0;      ///< from the first read to the last, steps of other requests meanwhile
+  double ttl_seconds = 0;       ///< of the page that goes first, when it was found
+  std::string_view miss;        ///< why they did not give more; "" if they were not asked
 };
 
 /// Where the tokens of a request came from. Token counts are of one prompt, whatever `n`.
@@ -50,7 +50,7 @@ struct Usage {
   int64_t cached_tokens = 0;      ///< prompt tokens whose global KV came from the cache: whole pages of 128
   int64_t replayed_tokens = 0;    ///< of these, run again to rebuild windows
   CacheMiss cache_miss = CacheMiss::kNone;
-  TierUsage tiers;                ///< of cached_tokens, those from below the device
+  TierUsage tiers;  ///< of cached_tokens, those from below the device
   int64_t preemptions = 0;
   int64_t drafted_tokens = 0;           ///< drafts that were verified (speculative decoding), all choices together
   int64_t accepted_tokens = 0;          ///< of these, drafts that turned out right

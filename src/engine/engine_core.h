@@ -30,10 +30,11 @@ struct CoreOptions {
   int64_t max_drafts = 0;                     ///< verified per sequence and step; 0: no speculative decoding
   int64_t max_draft_rows = int64_t{1} << 20;  ///< verified per step: their logits are all kept
   int64_t prompt_logprob_rows = 256;          ///< rows a step of a request that wants prompt log-probs: their logits are all kept
-  /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is over.
+  /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is
+  /// over.
   bool overlap_pulls = true;
-  bool step_at_once = false;                  ///< for tests: enters the next step whatever is expected
-  std::string fingerprint;                    ///< of model and numerics: pages of another one are never hit
+  bool step_at_once = false;  ///< for tests: enters the next step whatever is expected
+  std::string fingerprint;    ///< of model and numerics: pages of another one are never hit
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
@@ -51,8 +52,8 @@ class EngineCore {
   /// Waits for the commands in flight; every open request ends as cancelled.
   ~EngineCore();
 
-  /// Prefixes are also looked for in `tiers`, and full pages are kept there. `matched` is called on a thread of theirs, once for each
-  /// lookup; what it is given goes to `matched` below. Before the first request; the tiers outlive the core.
+  /// Prefixes are also looked for in `tiers`, and full pages are kept there. `matched` is called on a thread of theirs, once for
+  /// each lookup; what it is given goes to `matched` below. Before the first request; the tiers outlive the core.
   void set_tiers(KvTiers* tiers, std::function<void(RequestId, KvTierMatch)> matched);
   /// What the tiers have of a request's prompt. No harm if the request has gone.
   void matched(RequestId id, KvTierMatch match);
@@ -188,7 +189,7 @@ class EngineCore {
 
   KvTiers* tiers_ = nullptr;
   std::function<void(RequestId, KvTierMatch)> matched_;
-  std::vector<SequenceId> pulling_;  ///< that leave, and wait for their pull to end
+  std::vector<SequenceId> pulling_;                     ///< that leave, and wait for their pull to end
   double pull_bytes_per_second_ = 0, row_seconds_ = 0;  ///< measured; 0: not yet
 
   SchedulerView view_;

@@ -1,5 +1,5 @@
-// Prefixes from the tiers below the device's pages: looked for when a request comes, pulled when it is admitted, taken back when a
-// pull fails; and full pages on their way down.
+// Prefixes from the tiers below the device's pages: looked for when a request comes, pulled when it is admitted, taken back when
+// a pull fails; and full pages on their way down.
 
 #include <algorithm>
 #include <thread>

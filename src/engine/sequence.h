@@ -59,13 +59,13 @@ struct Sequence {
   struct Running {
     PageTable pages;
     int32_t place = -1;
-    int64_t scheduled = 0;   ///< positions below it have run or are about to, whatever becomes of drafts
-    int64_t ahead = 0;       ///< drafts of the commands in flight: so many positions more may have run
-    bool begun = false;      ///< the device's state is this sequence's
-    int64_t appended = 0;    ///< pages that the device's state knows
-    int64_t reserved = 0;    ///< further places kept for the other choices
-    int32_t in_flight = 0;   ///< commands that read the pages
-    int32_t drawing = 0;     ///< of these, commands that draw a token
+    int64_t scheduled = 0;           ///< positions below it have run or are about to, whatever becomes of drafts
+    int64_t ahead = 0;               ///< drafts of the commands in flight: so many positions more may have run
+    bool begun = false;              ///< the device's state is this sequence's
+    int64_t appended = 0;            ///< pages that the device's state knows
+    int64_t reserved = 0;            ///< further places kept for the other choices
+    int32_t in_flight = 0;           ///< commands that read the pages
+    int32_t drawing = 0;             ///< of these, commands that draw a token
     std::shared_ptr<TierPull> pull;  ///< of some of the pages, until it is known to have succeeded
     int64_t prompt_end = 0;          ///< the first row that draws is the one before this position
   };

@@ -123,12 +123,13 @@ struct DrawResult {
 };
 
 struct StepResult {
-  Status status;                                  ///< of the whole step; on error nothing else is set
-  std::vector<DrawResult> draws;                  ///< one per draw
-  std::vector<int32_t> tokens;                    ///< some of them nobody's
-  std::vector<PositionLogprobs> logprobs;         ///< of draws that asked
-  std::vector<int64_t> ends;                      ///< one per StepRows: the length that the sequence has now
-  /// One per StepRows, or empty if no row had a pull: 1 where its pull failed. Nothing was drawn there, and the rows mean nothing.
+  Status status;                           ///< of the whole step; on error nothing else is set
+  std::vector<DrawResult> draws;           ///< one per draw
+  std::vector<int32_t> tokens;             ///< some of them nobody's
+  std::vector<PositionLogprobs> logprobs;  ///< of draws that asked
+  std::vector<int64_t> ends;               ///< one per StepRows: the length that the sequence has now
+  /// One per StepRows, or empty if no row had a pull: 1 where its pull failed. Nothing was drawn there, and the rows mean
+  /// nothing.
   std::vector<uint8_t> lost;
   std::vector<PositionLogprobs> prompt_logprobs;  ///< of all rows that asked, in order
   std::vector<std::shared_ptr<CachedWindow>>

@@ -39,8 +39,8 @@ struct TierPull {
   double begin = 0;  ///< on the core's clock
   std::unique_ptr<KvPull> pull;
 
-  /// Blocks until `group` of all pages is there. False: the pull has failed and is over; what did not arrive reads as zeros, so that
-  /// a step which is under way goes on, with rows that mean nothing.
+  /// Blocks until `group` of all pages is there. False: the pull has failed and is over; what did not arrive reads as zeros, so
+  /// that a step which is under way goes on, with rows that mean nothing.
   bool wait(int64_t group) {
     if (pull->wait(group)) return true;
     pull->cancel();

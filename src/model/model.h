@@ -41,8 +41,8 @@ struct StepBatch {
   std::span<const bf16> embeddings;
   /// Rows whose logits are wanted, ascending; none below its sequence's decoder_start.
   std::span<const int32_t> logit_rows;
-  /// Called with the number of a KV source in the page layout, ascending, before the first layer that reads or writes its rows: who
-  /// still brings rows of a prefix into the pages waits here. nullptr: they are all there.
+  /// Called with the number of a KV source in the page layout, ascending, before the first layer that reads or writes its rows:
+  /// who still brings rows of a prefix into the pages waits here. nullptr: they are all there.
   const FunctionRef<void(int64_t source)>* before_source = nullptr;
 };
 

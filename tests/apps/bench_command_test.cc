@@ -197,8 +197,9 @@ TEST(BenchSweep, WhatCannotFitIsToldBeforeTheFirstRun) {
 }
 
 TEST(BenchCommand, NeedsOneOfTheTwo) {
-  const std::pair<Arguments, const char*> cases[] = {
-      {{"bench"}, "bench: throughput, sweep, serve or report must follow"}, {{"bench", "fly"}, "fly"}, {{"bench", "--fly"}, "--fly"}};
+  const std::pair<Arguments, const char*> cases[] = {{{"bench"}, "bench: throughput, sweep, serve or report must follow"},
+                                                     {{"bench", "fly"}, "fly"},
+                                                     {{"bench", "--fly"}, "--fly"}};
   for (const auto& [arguments, named] : cases) {
     CLI::App app;
     cli::Command chosen;

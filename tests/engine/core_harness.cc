@@ -62,8 +62,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),
                                        nano.tokenizer, PrefixHasher(std::array<uint8_t, 32>{1, 2, 3}));
   if (setup.tiers != nullptr) {
-    core_->set_tiers(setup.tiers,
-                     [this](RequestId id, KvTierMatch match) { matches_.emplace_back(id, std::move(match)); });
+    core_->set_tiers(setup.tiers, [this](RequestId id, KvTierMatch match) { matches_.emplace_back(id, std::move(match)); });
   }
   limits_.vocab_size = config.vocab_size;
   limits_.eos_token_id = config.eos_token_id;
