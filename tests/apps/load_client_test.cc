@@ -11,6 +11,7 @@
 #include <boost/asio/read_until.hpp>
 #include <boost/asio/streambuf.hpp>
 #include <boost/asio/write.hpp>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <thread>
@@ -27,7 +28,9 @@ using asio::ip::tcp;
 class ScriptedServer {
  public:
   using Reply = std::function<std::string(int64_t request)>;
-  explicit ScriptedServer(Reply reply) : reply_(std::move(reply)), acceptor_(context_, {asio::ip::address_v4::loopback(), 0}) {
+  /// `forever` is sent after a reply, again and again.
+  explicit ScriptedServer(Reply reply, std::string forever = "")
+      : reply_(std::move(reply)), forever_(std::move(forever)), acceptor_(context_, {asio::ip::address_v4::loopback(), 0}) {
     thread_ = std::thread([this] {
       std::vector<std::thread> connections;
       while (true) {
@@ -75,11 +78,16 @@ class ScriptedServer {
       const std::string reply = reply_(requests_++);
       if (reply.empty()) return;
       asio::write(socket, asio::buffer(reply), error);
+      while (!forever_.empty() && !error && !stop_) {
+        asio::write(socket, asio::buffer(forever_), error);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
       if (error || reply.find("\r\n\r\n") == std::string::npos || reply.find("Connection: close") != std::string::npos) return;
     }
   }
 
   Reply reply_;
+  std::string forever_;
   asio::io_context context_;
   tcp::acceptor acceptor_;
   std::atomic<bool> stop_ = false;
@@ -189,6 +197,34 @@ INSTANTIATE_TEST_SUITE_P(
                       Bad{"silent", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText, "timeout"},
                       Bad{"endless_head", "HTTP/1.1 200 OK\r\nX: " + std::string(200'000, 'x'), "header limit"}),
     [](const auto& bad) { return bad.param.name; });
+
+TEST(LoadClient, ALivelyAnswerWithoutEndIsAnError) {
+  const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const auto chunk = [](const std::string& text) { return fmt::format("{:x}\r\n{}\r\n", text.size(), text); };
+  const std::pair<std::string, std::string> answers[] = {
+      {head, chunk(": ping\n\n")},                                          // nothing but keep-alives
+      {head, chunk(kText)},                                                 // tokens
+      {"HTTP/1.1 500 Broken\r\nConnection: keep-alive\r\n\r\n", "trace "},  // a refusal
+  };
+  for (const auto& [first, forever] : answers) {
+    ScriptedServer server([&](int64_t) { return first; }, forever);
+    // Never silent for the one, but too long for the other.
+    const LoadRun run =
+        run_load(server.endpoint(), requests(2), {.timeout = 60, .request_timeout = 0.3, .stop = {}, .progress = {}});
+    for (const LoadRecord& r : run.records)
+      EXPECT_TRUE(r.error.ends_with("in time") || r.error.find("timeout") != std::string::npos) << r.error;
+  }
+}
+
+TEST(LoadClient, ADocumentThatNeverComesIsAnError) {
+  asio::io_context context;
+  tcp::acceptor nobody_accepts(context, {asio::ip::address_v4::loopback(), 0});
+  const auto text =
+      http_get({.host = "127.0.0.1", .port = std::to_string(nobody_accepts.local_endpoint().port()), .path = "/", .api_key = {}},
+               "/metrics", 0.2);
+  ASSERT_FALSE(text.has_value());
+  EXPECT_NE(text.error().message().find("timeout"), std::string::npos) << text.error().message();
+}
 
 TEST(LoadClient, NoServerIsAnErrorOfEveryRequest) {
   std::string port;

@@ -25,6 +25,42 @@ TEST(Trace, Fields) {
   EXPECT_EQ((*rows)[2].cache_class, "agent");
 }
 
+TEST(Trace, Mooncake) {
+  const auto rows = parse_trace(
+      "{\"timestamp\": 0, \"input_length\": 6758, \"output_length\": 500, \"hash_ids\": [0, 1, 2]}\n"
+      "{\"timestamp\": 2500, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": []}\n");
+  ASSERT_TRUE(rows.has_value()) << rows.error().message();
+  ASSERT_EQ(rows->size(), 2u);
+  EXPECT_EQ((*rows)[0].input_len, 6758);
+  EXPECT_EQ((*rows)[0].block_ids, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ((*rows)[1].arrival, 2.5);
+  for (const char* wrong :
+       {R"({"timestamp":-1,"input_length":5,"output_length":5})", R"({"timestamp":0,"input_length":0,"output_length":5})",
+        R"({"timestamp":0,"input_length":5})", R"({"timestamp":0,"input_length":5,"output_length":5,"hash_ids":[-1]})",
+        R"({"timestamp":0,"input_length":5,"output_length":5,"hash_ids":7})"})
+    EXPECT_FALSE(parse_trace(wrong).has_value()) << wrong;
+}
+
+TEST(Trace, Azure) {
+  const std::string heading = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n";
+  const auto rows = parse_trace(heading +
+                                "2023-12-31 23:59:59.9000000,4808,10\r\n2024-01-01 00:00:01.1500000,3180,0\r\n"
+                                "2023-12-31 23:59:59,7,8\n");
+  ASSERT_TRUE(rows.has_value()) << rows.error().message();
+  ASSERT_EQ(rows->size(), 3u);
+  EXPECT_NEAR((*rows)[0].arrival, 0.9, 1e-6);
+  EXPECT_NEAR((*rows)[1].arrival, 2.15, 1e-6);
+  EXPECT_EQ((*rows)[2].arrival, 0);
+  EXPECT_EQ((*rows)[0].input_len, 4808);
+  EXPECT_EQ((*rows)[1].output_len, 1);
+  for (const char* wrong : {"", "nonsense", "2023-13-01 00:00:00,1,1", "2023-02-30 00:00:00,1,1", "2023-02-03 24:00:00,1,1",
+                            "2023-02-03 00:00:00,1", "2023-02-03 00:00:00,1,1,1", "2023-02-03 00:00:00,-1,1",
+                            "2023-02-03 00:00:00,1,1e9", "2023-02-03,1,1", "2023-02-03 00:00:00,1,1\n2024-02-03 00:00:00,1,1"}) {
+    const auto got = parse_trace(heading + wrong);
+    EXPECT_FALSE(got.has_value()) << wrong;
+  }
+}
+
 TEST(Trace, ErrorsNameLineAndField) {
   const auto with = [](const std::string& more) { return R"({"arrival":0,"input_len":5,"output_len":5)" + more + "}"; };
   const std::pair<std::string, std::vector<std::string>> cases[] = {

@@ -149,6 +149,51 @@ TEST(Workload, PoissonArrivals) {
   EXPECT_EQ(make(o).requests.back().arrival, 0);
 }
 
+TEST(Workload, ARunHasTheRateItWasTold) {
+  for (const double burstiness : {0.25, 1.0, 4.0}) {
+    WorkloadOptions o = small();
+    o.input_len = 1;
+    o.num_prompts = 4001;
+    o.arrival = Arrival::kPoisson;
+    o.request_rate = 10;
+    o.burstiness = burstiness;
+    const Workload w = make(o);
+    EXPECT_NEAR(w.requests.back().arrival, 400, 1e-6);
+    double squares = 0;
+    for (size_t i = 1; i < w.requests.size(); ++i) {
+      const double gap = w.requests[i].arrival - w.requests[i - 1].arrival;
+      ASSERT_GE(gap, 0);
+      squares += (gap - 0.1) * (gap - 0.1);
+    }
+    EXPECT_NEAR(squares / 4000 / 0.01, 1 / burstiness, 0.15 / burstiness);  // variance of a gamma distribution: mean^2 / shape
+  }
+}
+
+TEST(Workload, BlocksOfATrace) {
+  WorkloadOptions o = small();
+  o.arrival = Arrival::kTrace;
+  o.time_scale = 0.5;
+  std::vector<TraceRow> rows(3);
+  for (TraceRow& row : rows) {
+    row.input_len = kTraceBlockTokens + 100;
+    row.output_len = 1;
+  }
+  rows[0].block_ids = {7, 8};
+  rows[1].block_ids = {7, 9};
+  rows[1].arrival = 4;
+  rows[2].block_ids = {8, 7};
+  rows[2].arrival = 6;
+  o.trace = std::make_shared<const std::vector<TraceRow>>(rows);
+  o.num_prompts = 0;
+  const Workload w = make(o);
+  EXPECT_EQ(w.requests[1].arrival, 2);
+  EXPECT_EQ(common(w.requests[0], w.requests[1]), static_cast<size_t>(kTraceBlockTokens));
+  EXPECT_LT(common(w.requests[0], w.requests[2]), 5u);
+  // The same block, elsewhere.
+  EXPECT_TRUE(std::equal(w.requests[2].prompt.begin(), w.requests[2].prompt.begin() + 100,
+                         w.requests[0].prompt.begin() + kTraceBlockTokens));
+}
+
 TEST(Workload, WarmupHasOtherTokens) {
   WorkloadOptions o = small();
   o.num_prompts = 2;

@@ -189,24 +189,27 @@ class Load {
     error_code error;
     auto token = asio::redirect_error(asio::use_awaitable, error);
     const auto failed = [&](const char* what) { record.error = fmt::format("{}: {}", what, error.message()); };
-    std::unique_ptr<beast::tcp_stream> stream;
-    if (!idle_.empty()) {
+    const Clock::time_point deadline = start_ + nanoseconds(record.sent + options_.request_timeout);
+    std::unique_ptr<beast::tcp_stream> stream = std::make_unique<beast::tcp_stream>(context_);
+    const bool reused = !idle_.empty();
+    if (reused) {
       stream = std::move(idle_.back());
       idle_.pop_back();
-    } else {
-      stream = std::make_unique<beast::tcp_stream>(context_);
+    }
+    const Opened opened(*this, stream.get());
+    const auto limit = [&] { stream->expires_at(std::min(deadline, Clock::now() + nanoseconds(options_.timeout))); };
+    if (!reused) {
       if (addresses_.empty()) {
         tcp::resolver resolver(context_);
         const auto found = co_await resolver.async_resolve(endpoint_.host, endpoint_.port, token);
         if (error) co_return failed("resolve");
         addresses_.assign(found.begin(), found.end());
       }
-      stream->expires_after(nanoseconds(options_.timeout));
+      limit();
       co_await stream->async_connect(addresses_, token);
       if (error) co_return failed("connect");
       stream->socket().set_option(tcp::no_delay(true), error);
     }
-    const Opened opened(*this, stream.get());
 
     http::request<http::string_body> message(http::verb::post, endpoint_.path, 11);
     message.set(http::field::host, endpoint_.host + ":" + endpoint_.port);
@@ -215,7 +218,7 @@ class Load {
     if (!endpoint_.api_key.empty()) message.set(http::field::authorization, "Bearer " + endpoint_.api_key);
     message.body() = request.body;
     message.prepare_payload();
-    stream->expires_after(nanoseconds(options_.timeout));
+    limit();
     co_await http::async_write(*stream, message, token);
     if (error) co_return failed("write");
 
@@ -235,7 +238,12 @@ class Load {
     while (!parser.is_done()) {
       parser.get().body().data = piece.data();
       parser.get().body().size = piece.size();
-      stream->expires_after(nanoseconds(options_.timeout));
+      // A read whose bytes are there already is not stopped by the stream's own time.
+      if (Clock::now() >= deadline) {
+        record.error = "the answer did not end in time";
+        co_return;
+      }
+      limit();
       co_await http::async_read_some(*stream, buffer, parser, token);
       if (error == http::error::need_buffer) error = {};
       if (error) co_return failed("read");
@@ -325,28 +333,33 @@ LoadRun run_load(const Endpoint& endpoint, const std::vector<LoadRequest>& reque
   return Load(endpoint, requests, options).run();
 }
 
-Result<std::string> http_get(const Endpoint& endpoint, const std::string& path) {
-  const auto failed = [&](const error_code& error) {
-    return Err(Status::FailedPrecondition("{}{}: {}", endpoint.url(), path, error.message()));
-  };
+Result<std::string> http_get(const Endpoint& endpoint, const std::string& path, double timeout) {
   error_code error;
-  asio::io_context context;
-  tcp::resolver resolver(context);
-  const auto found = resolver.resolve(endpoint.host, endpoint.port, error);
-  if (error) return failed(error);
-  beast::tcp_stream stream(context);
-  stream.connect(found, error);
-  if (error) return failed(error);
-  http::request<http::empty_body> request(http::verb::get, path, 11);
-  request.set(http::field::host, endpoint.host + ":" + endpoint.port);
-  request.set(http::field::connection, "close");
-  if (!endpoint.api_key.empty()) request.set(http::field::authorization, "Bearer " + endpoint.api_key);
-  http::write(stream, request, error);
-  if (error) return failed(error);
-  beast::flat_buffer buffer;
   http::response<http::string_body> response;
-  http::read(stream, buffer, response, error);
-  if (error) return failed(error);
+  asio::io_context context{1};
+  // Of the stream's operations only those that do not block end in time.
+  const auto get = [&]() -> asio::awaitable<void> {
+    auto token = asio::redirect_error(asio::use_awaitable, error);
+    const auto found = co_await tcp::resolver(context).async_resolve(endpoint.host, endpoint.port, token);
+    if (error) co_return;
+    beast::tcp_stream stream(context);
+    stream.expires_after(nanoseconds(timeout));
+    co_await stream.async_connect(found, token);
+    if (error) co_return;
+    http::request<http::empty_body> request(http::verb::get, path, 11);
+    request.set(http::field::host, endpoint.host + ":" + endpoint.port);
+    request.set(http::field::connection, "close");
+    if (!endpoint.api_key.empty()) request.set(http::field::authorization, "Bearer " + endpoint.api_key);
+    co_await http::async_write(stream, request, token);
+    if (error) co_return;
+    beast::flat_buffer buffer;
+    co_await http::async_read(stream, buffer, response, token);
+  };
+  std::exception_ptr failure;
+  asio::co_spawn(context, get(), [&](std::exception_ptr thrown) { failure = std::move(thrown); });
+  context.run();
+  if (failure) std::rethrow_exception(failure);
+  if (error) return Err(Status::FailedPrecondition("{}{}: {}", endpoint.url(), path, error.message()));
   if (response.result_int() != 200)
     return Err(Status::FailedPrecondition("{}{}: HTTP {}: {}", endpoint.url(), path, response.result_int(),
                                           response.body().substr(0, 300)));

@@ -59,9 +59,10 @@ struct LoadProgress {
 };
 
 struct LoadOptions {
-  int64_t max_concurrency = 0;  ///< 0: any number
-  double timeout = 600;         ///< seconds that a request may be silent
-  std::function<bool()> stop;   ///< asked about ten times a second; true: nothing more is sent, and what runs is given up
+  int64_t max_concurrency = 0;    ///< 0: any number
+  double timeout = 600;           ///< seconds that a request may be silent
+  double request_timeout = 3600;  ///< seconds that a whole answer may take, however lively it is
+  std::function<bool()> stop;     ///< asked about ten times a second; true: nothing more is sent, and what runs is given up
   std::function<void(const LoadProgress&)> progress;
 };
 
@@ -75,10 +76,11 @@ struct LoadRun {
 };
 
 /// Sends the requests over HTTP/1.1 with connections that are kept, and reads their streams: one thread, the caller's. Whatever
-/// the server does ends as a record with an error, never later than `timeout` after its last byte.
+/// the server does ends as a record with an error, never later than `timeout` after its last byte or `request_timeout` after it
+/// was sent.
 LoadRun run_load(const Endpoint& endpoint, const std::vector<LoadRequest>& requests, const LoadOptions& options);
 
-/// GET of a small document; an error says what went wrong.
-Result<std::string> http_get(const Endpoint& endpoint, const std::string& path);
+/// GET of a small document, in `timeout` seconds at most; an error says what went wrong.
+Result<std::string> http_get(const Endpoint& endpoint, const std::string& path, double timeout = 30);
 
 }  // namespace deepinfer::bench

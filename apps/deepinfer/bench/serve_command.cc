@@ -1,6 +1,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "bench_command.h"
@@ -20,13 +21,15 @@ constexpr int64_t kMaxLength = int64_t{1} << 24;
 constexpr int64_t kMaxReportBytes = int64_t{64} << 20;
 
 struct ServeFlags {
-  std::string url = "http://127.0.0.1:8000", endpoint = "/v1/completions", model, api_key, trace, json, svg, html,
-              label = "server";
+  std::string url, host = "127.0.0.1", endpoint = "/v1/completions", model, api_key, trace, json, svg, html, label = "server";
   std::vector<double> request_rate;
   std::vector<int64_t> max_concurrency;
   std::vector<std::string> goodput;
   int64_t num_prompts = 100, input_len = 256, output_len = 64, num_prefixes = 1, seed = 0, warmup = 0, vocab_size = 4096;
-  double shared_prefix_ratio = 0, length_jitter = 0, timeout = 600, temperature = 0;
+  double shared_prefix_ratio = 0, length_jitter = 0, timeout = 600, request_timeout = 3600, temperature = 0, burstiness = 1,
+         time_scale = 1;
+  int64_t port = 8000;
+  std::optional<int64_t> max_input_len, max_output_len;
   bool no_ignore_eos = false, append_result = false;
 
   bool chat() const { return endpoint.find("chat") != std::string::npos; }
@@ -94,6 +97,7 @@ Result<ServeResult> run_one(const ServeFlags& f, const Endpoint& endpoint, const
   LoadOptions load;
   load.max_concurrency = concurrency;
   load.timeout = f.timeout;
+  load.request_timeout = f.request_timeout;
   load.stop = [] { return cli::interrupted(); };
   if (!workload.warmup.empty()) {
     LoadOptions warm = load;
@@ -131,7 +135,9 @@ std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::erro
 
 Result<int> run_serve(ServeFlags f) {
   DI_ASSIGN_OR_RETURN(const Endpoint endpoint, [&]() -> Result<Endpoint> {
-    auto parsed = Endpoint::Parse("--base-url", f.url, f.endpoint);
+    const bool by_parts = f.url.empty();
+    auto parsed = Endpoint::Parse(by_parts ? "--host" : "--base-url",
+                                  by_parts ? fmt::format("http://{}:{}", f.host, f.port) : f.url, f.endpoint);
     if (parsed) parsed->api_key = f.api_key;
     return parsed;
   }());
@@ -146,10 +152,19 @@ Result<int> run_serve(ServeFlags f) {
   workload.warmup = f.warmup;
   workload.vocab_size = f.vocab_size;
   workload.arrival = Arrival::kPoisson;
+  workload.burstiness = f.burstiness;
+  workload.time_scale = f.time_scale;
+  if (f.trace.empty() && (f.max_input_len || f.max_output_len))
+    return Err(Status::InvalidArgument("--max-input-len and --max-output-len need a --trace"));
   if (!f.trace.empty()) {
     if (!f.request_rate.empty())
       return Err(Status::InvalidArgument("--request-rate does not go with --trace, which has the times"));
     DI_ASSIGN_OR_RETURN(auto rows, load_trace(f.trace));
+    for (TraceRow& row : rows) {
+      row.input_len = std::min(row.input_len, f.max_input_len.value_or(row.input_len));
+      row.prefix_len = std::min(row.prefix_len, row.input_len);
+      row.output_len = std::min(row.output_len, f.max_output_len.value_or(row.output_len));
+    }
     workload.arrival = Arrival::kTrace;
     workload.trace = std::make_shared<const std::vector<TraceRow>>(std::move(rows));
   }
@@ -228,7 +243,9 @@ Result<int> run_report(const std::vector<std::string>& files, const std::string&
 void add_serve_command(CLI::App& bench, cli::Command& chosen) {
   CLI::App* c = bench.add_subcommand("serve", "Load on any OpenAI-compatible server: throughput, latencies, goodput, the knee");
   auto f = std::make_shared<ServeFlags>();
-  c->add_option("--base-url", f->url, "http://HOST[:PORT] (default: http://127.0.0.1:8000)")->type_name("URL");
+  c->add_option("--base-url", f->url, "http://HOST[:PORT], instead of --host and --port")->type_name("URL");
+  c->add_option("--host", f->host, "Name or address (default: 127.0.0.1)")->type_name("HOST");
+  cli::add_whole(*c, "--port", f->port, 1, 65535, "(default: 8000)");
   c->add_option("--endpoint", f->endpoint, "/v1/completions (default) or /v1/chat/completions")->type_name("PATH");
   c->add_option("--model", f->model, "Name in the requests (default: the first that the server lists)")->type_name("NAME");
   c->add_option("--api-key", f->api_key, "Sent as a bearer token")->type_name("KEY");
@@ -244,13 +261,19 @@ void add_serve_command(CLI::App& bench, cli::Command& chosen) {
                      "Requests a second on average, at random times; a list is a sweep: 1,2,4 (default: inf, all at once)");
   cli::add_whole_list(*c, "--max-concurrency", f->max_concurrency, 1, kMaxPrompts,
                       "Requests in flight (default: no limit); a list is a sweep");
-  c->add_option("--trace", f->trace, "JSON Lines with arrival, input_len, output_len, ...")->type_name("FILE");
+  cli::add_real(*c, "--burstiness", f->burstiness, 1e-3, 1e6,
+                "Shape of the gamma distribution of the gaps; 1: Poisson, less: burstier (default: 1)");
+  c->add_option("--trace", f->trace, "Our JSON Lines, Mooncake's, or Azure's CSV: requests come at its times")->type_name("FILE");
+  cli::add_real(*c, "--time-scale", f->time_scale, 0, 1e6, "Times of the trace are multiplied by it (default: 1)");
+  cli::add_whole(*c, "--max-input-len", f->max_input_len, 1, kMaxLength, "Longer prompts of the trace are cut");
+  cli::add_whole(*c, "--max-output-len", f->max_output_len, 1, kMaxLength, "Longer answers of the trace are cut");
   c->add_option("--goodput", f->goodput, "Limits of a good request: ttft:500 tpot:50 e2el:5000, in ms")->type_name("NAME:MS");
   cli::add_real(*c, "--temperature", f->temperature, 0, 100, "0: greedy (default)", "T");
   c->add_flag("--no-ignore-eos", f->no_ignore_eos, "Answers may end early; for servers that don't know ignore_eos");
   cli::add_whole(*c, "--seed", f->seed, 0, INT64_MAX, "Same seed, same requests (default: 0)", "S");
   cli::add_whole(*c, "--num-warmups", f->warmup, 0, kMaxPrompts, "Requests before it counts (default: 0)");
   cli::add_real(*c, "--timeout", f->timeout, 1e-3, 1e6, "Seconds that an answer may be silent (default: 600)", "S");
+  cli::add_real(*c, "--request-timeout", f->request_timeout, 1e-3, 1e6, "Seconds for a whole answer (default: 3600)", "S");
   c->add_option("--json,--save-result", f->json, "One JSON object a line and run, with vLLM's keys; -: standard output")
       ->type_name("FILE");
   c->add_flag("--append-result", f->append_result, "Append to the JSON file instead of replacing it");

@@ -191,6 +191,8 @@ Json to_json(const ServeResult& r) {
   json["model_id"] = c.model;
   json["num_prompts"] = r.completed + r.failed;
   json["request_rate"] = std::isfinite(c.workload.request_rate) ? Json(c.workload.request_rate) : Json("inf");
+  json["burstiness"] = c.workload.burstiness;
+  if (c.workload.arrival == Arrival::kTrace) json["time_scale"] = c.workload.time_scale;
   json["max_concurrency"] = c.max_concurrency > 0 ? Json(c.max_concurrency) : Json(nullptr);
   json["arrival"] = arrival_name(c.workload.arrival);
   json["input_len"] = c.workload.input_len;

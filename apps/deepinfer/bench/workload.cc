@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "base/philox.h"
 
@@ -9,7 +10,17 @@ namespace deepinfer::bench {
 namespace {
 
 /// What a word of randomness is for, so that no two uses share any.
-enum class Stream : uint32_t { kPrefix = 1, kBody, kWarmupPrefix, kWarmupBody, kInputLength, kOutputLength, kArrival, kSampler };
+enum class Stream : uint32_t {
+  kPrefix = 1,
+  kBody,
+  kWarmupPrefix,
+  kWarmupBody,
+  kInputLength,
+  kOutputLength,
+  kArrival,
+  kSampler,
+  kBlock
+};
 
 /// Words that depend on (seed, stream, which, position) alone.
 class Random {
@@ -23,8 +34,26 @@ class Random {
     return static_cast<uint64_t>(words[0]) << 32 | words[1];
   }
   /// In (0, 1).
-  double uniform(Stream stream, int64_t which) const {
-    return (static_cast<double>(word(stream, which, 0) >> 11) + 0.5) * 0x1p-53;
+  double uniform(Stream stream, int64_t which, int64_t position = 0) const {
+    return (static_cast<double>(word(stream, which, position) >> 11) + 0.5) * 0x1p-53;
+  }
+  /// Of the gamma distribution with mean 1 (Marsaglia and Tsang's method, on normal deviates after Box and Muller).
+  double gamma(Stream stream, int64_t which, double shape) const {
+    if (shape == 1) return -std::log(uniform(stream, which));
+    int64_t position = 0;
+    const auto next = [&] { return uniform(stream, which, position++); };
+    // Shapes below 1 come from shape + 1.
+    const double boost = shape < 1 ? std::pow(next(), 1 / shape) : 1;
+    const double d = (shape < 1 ? shape + 1 : shape) - 1.0 / 3;
+    const double c = 1 / std::sqrt(9 * d);
+    while (true) {
+      const double radius = std::sqrt(-2 * std::log(next()));
+      const double normal = radius * std::cos(2 * std::numbers::pi * next());
+      const double root = 1 + c * normal;
+      if (root <= 0) continue;
+      const double v = root * root * root;
+      if (std::log(next()) < normal * normal / 2 + d - d * v + d * std::log(v)) return boost * d * v / shape;
+    }
   }
   int32_t token(Stream stream, int64_t which, int64_t position, TokenRange range) const {
     const uint64_t scaled = (word(stream, which, position) >> 32) * static_cast<uint64_t>(range.count) >> 32;
@@ -42,6 +71,19 @@ class Random {
   std::array<uint32_t, 2> key_;
 };
 
+/// When each request comes; all at 0 in a closed loop. The first comes at once, as in other serving benchmarks: waiting
+/// for it measures nothing. The gaps are scaled so that their mean is that of the rate: a short run has the rate it was told.
+std::vector<double> arrival_times(const WorkloadOptions& o, int64_t requests, const Random& random) {
+  std::vector<double> times(static_cast<size_t>(requests), 0.0);
+  if (o.arrival != Arrival::kPoisson || !std::isfinite(o.request_rate) || times.size() < 2) return times;
+  for (size_t i = 1; i < times.size(); ++i)
+    times[i] = times[i - 1] + random.gamma(Stream::kArrival, static_cast<int64_t>(i), o.burstiness);
+  const double last = static_cast<double>(times.size() - 1) / o.request_rate;
+  const double scale = times.back() > 0 ? last / times.back() : 0;
+  for (double& time : times) time *= scale;
+  return times;
+}
+
 /// Lengths and times first: they are checked before any prompt takes memory.
 Result<std::vector<PlannedRequest>> plan(const WorkloadOptions& o, const Random& random) {
   std::vector<PlannedRequest> out;
@@ -53,7 +95,7 @@ Result<std::vector<PlannedRequest>> plan(const WorkloadOptions& o, const Random&
     count = count > 0 ? std::min(count, rows) : rows;
   }
   int64_t input_tokens = 0, output_tokens = 0;
-  double time = 0;
+  const std::vector<double> arrivals = traced ? std::vector<double>() : arrival_times(o, count, random);
   out.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     PlannedRequest request;
@@ -61,22 +103,19 @@ Result<std::vector<PlannedRequest>> plan(const WorkloadOptions& o, const Random&
     int64_t input_len = 0;
     if (traced) {
       const TraceRow& row = (*o.trace)[static_cast<size_t>(i)];
-      request.arrival = row.arrival;
+      request.arrival = row.arrival * o.time_scale;
       input_len = row.input_len;
       request.output_len = row.output_len;
       request.prefix_id = row.prefix_id.value_or(-1);
       request.prefix_len = row.prefix_id.has_value() ? row.prefix_len : 0;
       if (!row.cache_class.empty()) request.cache_class = row.cache_class;
+      request.trace_row = i;
     } else {
       input_len = random.length(Stream::kInputLength, i, o.input_len, o.length_jitter);
       request.output_len = random.length(Stream::kOutputLength, i, o.output_len, o.length_jitter);
+      request.arrival = arrivals[static_cast<size_t>(i)];
       request.prefix_len = std::llround(o.shared_prefix_ratio * static_cast<double>(input_len));
       if (request.prefix_len > 0) request.prefix_id = i % o.num_prefixes;
-      if (o.arrival == Arrival::kPoisson && std::isfinite(o.request_rate)) {
-        // The first comes at once, as in other serving benchmarks: waiting for it measures nothing.
-        if (i > 0) time -= std::log(random.uniform(Stream::kArrival, i)) / o.request_rate;
-        request.arrival = time;
-      }
     }
     request.seed = random.word(Stream::kSampler, i, 0);
     input_tokens += input_len;
@@ -89,6 +128,15 @@ Result<std::vector<PlannedRequest>> plan(const WorkloadOptions& o, const Random&
     out.push_back(std::move(request));
   }
   return out;
+}
+
+/// A prompt of blocks: equal ids are equal tokens.
+void fill_blocks(PlannedRequest& request, const std::vector<int64_t>& blocks, const Random& random, TokenRange range) {
+  for (size_t at = 0; at < request.prompt.size(); ++at) {
+    const size_t block = std::min(at / kTraceBlockTokens, blocks.size() - 1);
+    const auto position = static_cast<int64_t>(at - block * kTraceBlockTokens);
+    request.prompt[at] = random.token(Stream::kBlock, blocks[block], position, range);
+  }
 }
 
 void fill(PlannedRequest& request, int64_t index, const Random& random, TokenRange range, Stream prefix, Stream body) {
@@ -158,6 +206,11 @@ Result<Workload> make_workload(const WorkloadOptions& options) {
     out.warmup.push_back(std::move(request));
   }
   for (size_t i = 0; i < out.requests.size(); ++i) {
+    const int64_t row = out.requests[i].trace_row;
+    if (row >= 0 && !(*options.trace)[static_cast<size_t>(row)].block_ids.empty()) {
+      fill_blocks(out.requests[i], (*options.trace)[static_cast<size_t>(row)].block_ids, random, range);
+      continue;
+    }
     fill(out.requests[i], static_cast<int64_t>(i), random, range, Stream::kPrefix, Stream::kBody);
   }
   return out;

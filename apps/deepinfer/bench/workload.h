@@ -15,7 +15,7 @@ namespace deepinfer::bench {
 /// When requests come.
 enum class Arrival : uint8_t {
   kClosed,   ///< as soon as one ends, the next starts: `concurrency` of them run
-  kPoisson,  ///< at random times, `request_rate` a second on average, whatever the engine does
+  kPoisson,  ///< at random times, `request_rate` a second, whatever the engine does; gamma with `burstiness` != 1
   kTrace,    ///< at the times of the trace
 };
 std::string_view arrival_name(Arrival arrival);
@@ -25,10 +25,13 @@ struct TraceRow {
   double arrival = 0;  ///< seconds
   int64_t input_len = 0;
   int64_t output_len = 0;
-  std::optional<int64_t> prefix_id;  ///< prompts of equal id start with the same tokens
-  int64_t prefix_len = 0;            ///< how many of them this one has
-  std::string cache_class;           ///< empty: the option's
+  std::optional<int64_t> prefix_id;     ///< prompts of equal id start with the same tokens
+  int64_t prefix_len = 0;               ///< how many of them this one has
+  std::string cache_class;              ///< empty: the option's
+  std::vector<int64_t> block_ids = {};  ///< equal ids are equal blocks of kTraceBlockTokens prompt tokens; empty: not known
 };
+/// Of a block that the hash_ids of a Mooncake trace name.
+inline constexpr int64_t kTraceBlockTokens = 512;
 
 /// What a workload is made from. The same options give the same requests.
 struct WorkloadOptions {
@@ -40,6 +43,8 @@ struct WorkloadOptions {
   double shared_prefix_ratio = 0;  ///< part of each prompt that those of one group share
   int64_t num_prefixes = 1;        ///< groups, taken in turn
   double request_rate = std::numeric_limits<double>::infinity();
+  double burstiness = 1;  ///< shape of the gamma distribution of gaps; 1: exponential, less: burstier, more: more even
+  double time_scale = 1;  ///< arrivals of a trace are multiplied by it
   std::shared_ptr<const std::vector<TraceRow>> trace;  ///< for Arrival::kTrace
   std::string cache_class = "chat";
   uint64_t seed = 0;
@@ -56,6 +61,7 @@ struct PlannedRequest {
   int64_t output_len = 0;
   int64_t prefix_id = -1;  ///< -1: shares nothing
   int64_t prefix_len = 0;
+  int64_t trace_row = -1;  ///< that it is made from
   std::string cache_class;
   uint64_t seed = 0;  ///< of the sampler
 };
