@@ -351,12 +351,15 @@ class FakeEngine final : public Engine {
   }
 
   void run_due(Clock::time_point now, Clock::duration interval) {
-    int64_t made = 0;
     while (!due_.empty() && due_.begin()->first <= now) {
       const RequestId id = due_.begin()->second;
       due_.erase(due_.begin());
       Active& a = *running_.at(id);
-      made += a.request.n;
+      if (!a.answer.empty()) {
+        // Before anybody can see the tokens: who has them all finds them counted.
+        const std::lock_guard lock(cancels_->mutex);
+        stats_.generation_tokens += a.request.n;
+      }
       if (step(a)) {
         const std::lock_guard lock(cancels_->mutex);
         running_.erase(id);
@@ -366,7 +369,6 @@ class FakeEngine final : public Engine {
       }
     }
     const std::lock_guard lock(cancels_->mutex);
-    stats_.generation_tokens += made;
     ++stats_.steps;
   }
 
