@@ -96,6 +96,11 @@ TEST(ServeResult, FindsTheKnee) {
   EXPECT_EQ(knee({at(1, 10), at(2, 10), at(4, 10)}), -1);
   EXPECT_EQ(knee({at(1, 3), at(2, 3), at(4, 3), at(8, 3)}), 2);
   EXPECT_EQ(knee({at(8, 3)}), 0);
+  // A queue that grows: every answer is later than the one before it.
+  LoadRun late;
+  for (int i = 0; i < 100; ++i) late.records.push_back(answer(i / 8.0, i / 4.0 + 0.1, i / 4.0 + 0.2, 11));
+  late.seconds = late.records.back().finished;
+  EXPECT_EQ(knee({summarize(conditions(8), late)}), 0);
   EXPECT_EQ(knee({summarize(conditions(HUGE_VAL), run_of(5, 100, 1))}), -1);
 }
 

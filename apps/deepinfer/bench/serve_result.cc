@@ -111,6 +111,7 @@ ServeResult summarize(ServeConditions conditions, const LoadRun& run) {
     out.offered_rate = ratio(gaps, run.records.back().planned - run.records.front().planned);
     out.sent_rate = ratio(gaps, run.records.back().sent - run.records.front().sent);
   }
+  if (!e2el.empty()) out.fastest = *std::min_element(e2el.begin(), e2el.end()) / 1e3;
   out.ttft = distribution(std::move(ttft));
   out.tpot = distribution(std::move(tpot));
   out.itl = distribution(std::move(itl));
@@ -245,10 +246,10 @@ std::string rates_row(const ServeResult& r) {
 int64_t knee(const std::vector<ServeResult>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
     const ServeResult& r = results[i];
-    // Over the time in which requests were offered: the last answers of a short run come later, however fast the server is.
+    // Over the time in which requests were offered: the last answers of a short run come later, however fast the server is. Not
+    // the median, which grows with the queue that is to be found.
     const double rate = r.conditions.workload.request_rate;
-    const double median = std::isfinite(r.e2el.median) ? r.e2el.median / 1e3 : 0;
-    const double time = r.duration - median;
+    const double time = r.duration - r.fastest;
     if (std::isfinite(rate) && time > 0 && static_cast<double>(r.completed) / time < kKeepsUp * r.offered_rate)
       return static_cast<int64_t>(i);
   }

@@ -49,6 +49,7 @@ struct ServeResult {
   Distribution ttft, tpot, itl, e2el;  ///< milliseconds
   Distribution delay;  ///< milliseconds from a request's planned time to its sending; with a limit on concurrency its waiting
   Distribution lag;    ///< milliseconds by which the client's event loop was late
+  double fastest = 0;  ///< seconds of the request that took the least
   double client_cpu_share = 0;           ///< of one core
   std::map<std::string, double> server;  ///< what counters of the server's /metrics rose by
 };
