@@ -87,21 +87,28 @@ TEST(ServeResult, NothingToMeasureIsNoNumber) {
   EXPECT_FALSE(read_point(json, "x").has_value()) << "no latency, no point";
 }
 
+/// Requests at `rate`, answered one after the other at `capacity`, each in `service` seconds at least.
+ServeResult queued(double rate, double capacity, double service) {
+  LoadRun run;
+  double free = 0;
+  for (int i = 0; i < 200; ++i) {
+    const double at = i / rate;
+    free = std::max(free, at) + 1 / capacity;
+    run.records.push_back(answer(at, free, free + service, 11));
+  }
+  run.seconds = run.records.back().finished;
+  return summarize(conditions(rate), run);
+}
+
 TEST(ServeResult, FindsTheKnee) {
-  const auto at = [](double rate, double served) {
-    LoadRun run = run_of(100, rate, 1);
-    run.seconds = std::max(run.seconds, 100 / served + 1);
-    return summarize(conditions(rate), run);
-  };
-  EXPECT_EQ(knee({at(1, 10), at(2, 10), at(4, 10)}), -1);
-  EXPECT_EQ(knee({at(1, 3), at(2, 3), at(4, 3), at(8, 3)}), 2);
-  EXPECT_EQ(knee({at(8, 3)}), 0);
-  // A queue that grows: every answer is later than the one before it.
-  LoadRun late;
-  for (int i = 0; i < 100; ++i) late.records.push_back(answer(i / 8.0, i / 4.0 + 0.1, i / 4.0 + 0.2, 11));
-  late.seconds = late.records.back().finished;
-  EXPECT_EQ(knee({summarize(conditions(8), late)}), 0);
-  EXPECT_EQ(knee({summarize(conditions(HUGE_VAL), run_of(5, 100, 1))}), -1);
+  // Long answers are not a queue; slower ones under load are not either.
+  EXPECT_EQ(knee({queued(1, 40, 5), queued(8, 40, 2), queued(32, 40, 1), queued(39, 40, 2)}), -1);
+  EXPECT_EQ(knee({queued(16, 40, 1), queued(32, 40, 1), queued(64, 40, 2), queued(96, 40, 2)}), 2);
+  EXPECT_EQ(knee({queued(48, 40, 0.1)}), 0);
+  EXPECT_EQ(knee({queued(1e9, 40, 0.1)}), 0);
+  LoadRun at_once = run_of(5, 1, 100);
+  for (LoadRecord& r : at_once.records) r.planned = r.sent = 0;
+  EXPECT_EQ(knee({summarize(conditions(HUGE_VAL), at_once)}), -1);
 }
 
 TEST(ServeResult, ReadsCounters) {

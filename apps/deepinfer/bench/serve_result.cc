@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kKeepsUp = 0.95;
+constexpr double kKeepsUp = 0.9;
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 std::string rule(const char* text, char fill) {
@@ -42,6 +42,18 @@ void add_distribution(Json& json, const std::string& name, const Distribution& d
 }
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+/// 1 where nothing was offered over time. The first half fills the server; then as many must leave as come.
+double served_share(const std::vector<LoadRecord>& records) {
+  const double end = records.back().planned;
+  const double begin = (records.front().planned + end) / 2;
+  int64_t came = 0, left = 0;
+  for (const LoadRecord& r : records) {
+    came += r.planned > begin && r.planned <= end ? 1 : 0;
+    left += r.finished > begin && r.finished <= end ? 1 : 0;
+  }
+  return end > records.front().planned && came > 0 ? static_cast<double>(left) / static_cast<double>(came) : 1;
+}
 
 double counter(const ServeResult& r, const char* name) {
   const auto found = r.server.find(name);
@@ -110,8 +122,8 @@ ServeResult summarize(ServeConditions conditions, const LoadRun& run) {
     const auto gaps = static_cast<double>(run.records.size() - 1);
     out.offered_rate = ratio(gaps, run.records.back().planned - run.records.front().planned);
     out.sent_rate = ratio(gaps, run.records.back().sent - run.records.front().sent);
+    out.served_share = served_share(run.records);
   }
-  if (!e2el.empty()) out.fastest = *std::min_element(e2el.begin(), e2el.end()) / 1e3;
   out.ttft = distribution(std::move(ttft));
   out.tpot = distribution(std::move(tpot));
   out.itl = distribution(std::move(itl));
@@ -217,6 +229,7 @@ Json to_json(const ServeResult& r) {
   json["total_token_throughput"] = r.total_token_throughput;
   json["offered_rate"] = r.offered_rate;
   json["sent_rate"] = r.sent_rate;
+  json["served_share"] = r.served_share;
   json["max_concurrent_requests"] = r.peak_in_flight;
   add_distribution(json, "ttft", r.ttft);
   add_distribution(json, "tpot", r.tpot);
@@ -245,13 +258,7 @@ std::string rates_row(const ServeResult& r) {
 
 int64_t knee(const std::vector<ServeResult>& results) {
   for (size_t i = 0; i < results.size(); ++i) {
-    const ServeResult& r = results[i];
-    // Over the time in which requests were offered: the last answers of a short run come later, however fast the server is. Not
-    // the median, which grows with the queue that is to be found.
-    const double rate = r.conditions.workload.request_rate;
-    const double time = r.duration - r.fastest;
-    if (std::isfinite(rate) && time > 0 && static_cast<double>(r.completed) / time < kKeepsUp * r.offered_rate)
-      return static_cast<int64_t>(i);
+    if (results[i].served_share < kKeepsUp) return static_cast<int64_t>(i);
   }
   return -1;
 }

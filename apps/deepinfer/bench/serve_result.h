@@ -49,7 +49,8 @@ struct ServeResult {
   Distribution ttft, tpot, itl, e2el;  ///< milliseconds
   Distribution delay;  ///< milliseconds from a request's planned time to its sending; with a limit on concurrency its waiting
   Distribution lag;    ///< milliseconds by which the client's event loop was late
-  double fastest = 0;  ///< seconds of the request that took the least
+  double served_share =
+      1;  ///< answers over requests in the second half of the time in which requests came; below 1 a queue grows
   double client_cpu_share = 0;           ///< of one core
   std::map<std::string, double> server;  ///< what counters of the server's /metrics rose by
 };
@@ -67,7 +68,7 @@ nlohmann::ordered_json to_json(const ServeResult& result);
 /// One row for each run of a sweep.
 std::string rates_heading();
 std::string rates_row(const ServeResult& result);
-/// The first run that did not keep up: finished less than 95 % of what was offered in its time; -1: all kept up.
+/// The first run that did not keep up, with a served_share below 0.9 (chance alone makes some percent); -1: all kept up.
 int64_t knee(const std::vector<ServeResult>& results);
 
 /// What a plot needs of a run, read back from its JSON.
