@@ -16,6 +16,9 @@ struct Distribution {
   double mean, median, p95, p99, max;
 };
 
+/// Members mean_NAME_ms, median_NAME_ms, ... as serving benchmarks call them.
+void add_distribution(nlohmann::ordered_json& json, const std::string& name, const Distribution& d);
+
 /// Value at `fraction` of the sorted sample, interpolated between neighbours as NumPy does. NaN of an empty one.
 double percentile(const std::vector<double>& sorted, double fraction);
 /// NaN in the sample is left out.

@@ -61,14 +61,6 @@ Json workload_json(const BenchConditions& c) {
   return json;
 }
 
-void add_distribution(Json& json, const std::string& name, const Distribution& d) {
-  json["mean_" + name + "_ms"] = d.mean;
-  json["median_" + name + "_ms"] = d.median;
-  json["p95_" + name + "_ms"] = d.p95;
-  json["p99_" + name + "_ms"] = d.p99;
-  json["max_" + name + "_ms"] = d.max;
-}
-
 std::string heading(const char* text, char fill) {
   return fill == '=' ? fmt::format("{:=^58}\n", text) : fmt::format("{:-^58}\n", text);
 }
@@ -133,6 +125,14 @@ std::string engine_lines(const BenchResult& r) {
 }
 
 }  // namespace
+
+void add_distribution(Json& json, const std::string& name, const Distribution& d) {
+  json["mean_" + name + "_ms"] = d.mean;
+  json["median_" + name + "_ms"] = d.median;
+  json["p95_" + name + "_ms"] = d.p95;
+  json["p99_" + name + "_ms"] = d.p99;
+  json["max_" + name + "_ms"] = d.max;
+}
 
 Json to_json(const BenchConditions& c) {
   Json json = workload_json(c);

@@ -2,7 +2,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "bench_command.h"
 #include "flag_values.h"
@@ -200,7 +199,8 @@ Result<int> run_serve(ServeFlags f) {
     }
     if (results.back().interrupted) break;
   }
-  if (const int64_t at = sweep ? knee(results) : -1; at >= 0) {
+  // Rates of one series only: with several limits the run before may have another one.
+  if (const int64_t at = sweep && limits.size() == 1 ? knee(results) : -1; at >= 0) {
     print(fmt::format(
         "the server kept up to {}\n",
         at == 0 ? "none of these rates"

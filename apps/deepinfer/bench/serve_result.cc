@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "flag_values.h"
@@ -31,14 +30,6 @@ std::string line(const std::string& label, double value) {
 std::string distribution_lines(const char* title, const char* name, const Distribution& d) {
   return rule(title, '-') + line(fmt::format("Mean {} (ms)", name), d.mean) +
          line(fmt::format("Median {} (ms)", name), d.median) + line(fmt::format("P99 {} (ms)", name), d.p99);
-}
-
-void add_distribution(Json& json, const std::string& name, const Distribution& d) {
-  json["mean_" + name + "_ms"] = d.mean;
-  json["median_" + name + "_ms"] = d.median;
-  json["p95_" + name + "_ms"] = d.p95;
-  json["p99_" + name + "_ms"] = d.p99;
-  json["max_" + name + "_ms"] = d.max;
 }
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
