@@ -447,6 +447,7 @@ class AsyncTiers : public KvTiers {
       const std::lock_guard lock(tier->mutex);
       stats.tiers.push_back(tier->stats);
       stats.tiers.back().name = tier->store->tier();
+      stats.tiers.back().pages = tier->store->pages();
       stats.tiers.back().available = steady_now() >= tier->aside_until;
       stats.pages_queued += static_cast<int64_t>(tier->queue.size());
     }

@@ -437,6 +437,8 @@ Status LocalStore::collect_garbage(double now, std::stop_token stop) {
   return erase(doomed, stop);
 }
 
+int64_t LocalStore::pages() const { return impl_->pages; }
+
 LocalStoreStats LocalStore::stats() const {
   LocalStoreStats stats{.pages = impl_->pages, .bytes = impl_->bytes, .expired = impl_->expired, .evicted = impl_->evicted};
   std::error_code error;
