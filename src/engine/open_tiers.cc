@@ -22,6 +22,10 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   config.io.match_seconds = o.match_limit;
   config.io.pull_seconds = o.pull_limit;
   config.io.page_positions = kPagePositions;
+  for (size_t c = 0; c < kCacheClassCount; ++c) {
+    const bool in_memory = config.host_bytes > 0 && config.host_retention.ttl_seconds[c] > 0;
+    config.io.writes_class[c] = in_memory || (o.persistent() && config.local_retention.ttl_seconds[c] > 0);
+  }
   return config;
 }
 

@@ -237,6 +237,7 @@ TEST_F(EngineTiers, ClassesThatAreNotKeptAreNotWritten) {
     const auto engine = make(o);
     run(*engine, prompt_of(700));
     run(*engine, agent);
+    EXPECT_EQ(engine->stats().tiers.pages_filtered, 5);
   }
   const auto engine = make(o);
   EXPECT_EQ(run(*engine, prompt_of(700)).usage.cached_tokens, 0);
