@@ -21,6 +21,7 @@ bool EngineCore::start_match(Sequence& s) {
   const auto keys = std::span(s.keys).first(std::min(most, s.keys.size()));
   const PrefixMatch found = cache_->match(keys, exact_only);
   const auto rest = keys.subspan(static_cast<size_t>(found.pages));
+  if (rest.empty()) s.request->usage.tiers.miss = kv_store_miss_name(KvStoreMiss::kNone);
   if (rest.empty() || found.reason == MissReason::kDisabled) return false;
   s.tier_hit = TierHit{.match = {}, .first_page = found.pages};
   s.state = Sequence::Matching{};
