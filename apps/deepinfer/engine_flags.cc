@@ -111,8 +111,14 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
   in(c.add_option("--kv-store", kv_store, "Folder of a database of prefixes, which outlives the process (default: none)")
          ->type_name("DIR"));
   in(add_size(c, "--kv-store-bytes", kv_store_bytes, kMinStore, kMaxMemory, "What it may take (default: 64GiB)"));
+  in(c.add_option("--kv-shared", kv_shared,
+                  "Folder of prefixes that machines share, on a file system they all mount (default: none)")
+         ->type_name("DIR"));
+  in(add_size(c, "--kv-shared-bytes", kv_shared_bytes, 0, kMaxMemory,
+              "What it may take, for all models together; 0: no limit (default: 0)"));
   in(c.add_option("--kv-secret-file", kv_secret_file,
-                  "32 secret bytes under which prefixes are stored (default: DIR/secret, made if it isn't there)")
+                  "32 secret bytes under which prefixes are stored (default: secret in the shared folder or in the store, made "
+                  "if it isn't there)")
          ->type_name("FILE"));
   if (use == EngineUse::kServing) {
     seconds("--kv-ttl-chat", kv_ttl_chat, 0, kMaxStoreTtl,
@@ -123,18 +129,22 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
   seconds("--kv-match-limit", kv_match_limit, kLeastLimit, 60,
           "Seconds after which a prompt counts as not stored (default: 0.05)");
   seconds("--kv-pull-limit", kv_pull_limit, kLeastLimit, 3600, "Seconds after which its pages are computed (default: 5)");
+  in(c.add_flag("--no-kv-cut-over", no_kv_cut_over, "Fetch what is stored even where computing it is faster"));
 }
 
 void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_host_bytes, t.host_bytes);
   take(kv_store, t.store);
   take(kv_store_bytes, t.store_bytes);
+  take(kv_shared, t.shared);
+  take(kv_shared_bytes, t.shared_bytes);
   take(kv_secret_file, t.secret_file);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);
   take(kv_ttl_pinned, t.ttl_pinned);
   take(kv_match_limit, t.match_limit);
   take(kv_pull_limit, t.pull_limit);
+  if (no_kv_cut_over) t.cut_over = false;
 }
 
 EngineOptions EngineFlags::to_options(EngineOptions base) const {

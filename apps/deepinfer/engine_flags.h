@@ -33,9 +33,12 @@ struct EngineFlags {
   std::optional<int64_t> kv_host_bytes;
   std::optional<std::string> kv_store;
   std::optional<int64_t> kv_store_bytes;
+  std::optional<std::string> kv_shared;
+  std::optional<int64_t> kv_shared_bytes;
   std::optional<std::string> kv_secret_file;
   std::optional<double> kv_ttl_chat, kv_ttl_agent, kv_ttl_pinned;
   std::optional<double> kv_match_limit, kv_pull_limit;
+  bool no_kv_cut_over = false;
   std::optional<std::string> replay;
   std::optional<std::string> decoder_replay;
   std::optional<int64_t> decoder_keep_tokens;

@@ -85,6 +85,7 @@ struct EngineStats {
   int64_t evicted_pages = 0, expired_pages = 0;
   // Prefixes from the tiers (EngineOptions::kv_tiers).
   int64_t pulls = 0, pulls_failed = 0;
+  int64_t pulls_refused = 0;     ///< fetching would have taken longer than computing
   int64_t pulled_tokens = 0;     ///< of cached_tokens, those that came from a tier
   double pull_wait_seconds = 0;  ///< that steps waited for pages on their way
   KvTiersStats tiers;            ///< without tiers: empty

@@ -58,16 +58,20 @@ struct KvTierOptions {
   int64_t host_bytes = 0;  ///< memory of this process; pages stay there as long as EngineOptions::cache_ttl_* say
   std::string store;       ///< folder of a RocksDB database, of this process alone
   int64_t store_bytes = int64_t{64} << 30;  ///< that it may take
-  std::string secret_file;                  ///< 32 bytes under which pages are named; empty: STORE/secret, made if it isn't there
-  double ttl_chat = 86400;                  ///< how long stores keep a page of class `chat` after its last use; 0: not at all
-  double ttl_agent = 3 * 86400.0;           ///< the same for class `agent`
-  double ttl_pinned = 30 * 86400.0;         ///< the same for class `pinned`
-  double match_limit = 0.05;                ///< what looking a prompt up may take; later it counts as not found
-  double pull_limit = 5;                    ///< what fetching its pages may take; later they are computed
+  std::string shared;                       ///< folder that machines share (3FS, Lustre, NFS); must be there
+  int64_t shared_bytes = 0;                 ///< that it may take, for all models together; 0: no limit
+  std::string
+      secret_file;  ///< 32 bytes under which pages are named; empty: SHARED/secret or STORE/secret, made if it isn't there
+  double ttl_chat = 86400;           ///< how long stores keep a page of class `chat` after its last use; 0: not at all
+  double ttl_agent = 3 * 86400.0;    ///< the same for class `agent`
+  double ttl_pinned = 30 * 86400.0;  ///< the same for class `pinned`
+  double match_limit = 0.05;         ///< what looking a prompt up may take; later it counts as not found
+  bool cut_over = true;              ///< pages are fetched only where that is faster than computing them, as measured
+  double pull_limit = 5;             ///< what fetching its pages may take; later they are computed
 
-  bool any() const { return host_bytes > 0 || !store.empty(); }
-  /// Of the tiers there are, those that outlive the process.
-  bool persistent() const { return !store.empty(); }
+  bool any() const { return host_bytes > 0 || persistent(); }
+  /// Some tier outlives the process.
+  bool persistent() const { return !store.empty() || !shared.empty(); }
   Status validate() const;
 };
 

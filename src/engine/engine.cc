@@ -265,6 +265,7 @@ class EngineImpl final : public Engine {
     core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
     if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
     core.max_draft_rows = core.prompt_logprob_rows;
+    core.cut_over = options_.kv_tiers.cut_over;
     core.fingerprint = tiers_.has_value() ? tiers_->fingerprint : options_.model;
     return core;
   }

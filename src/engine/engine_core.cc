@@ -272,8 +272,14 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
     input.hit = found.pages * page;
     input.hit_exact = found.exact;
     a.miss = cache_miss(found.reason);
-    add_tier_hit(s, found, a, input);
+    add_tier_hit(s, found, a, input, now);
   }
+  plan_rows(s, input, a, now);
+  return a;
+}
+
+void EngineCore::plan_rows(const Sequence& s, const ReplayInput& input, Admission& a, double now) {
+  const int64_t page = options_.limits.page_positions;
   if (input.hit > 0 && options_.snapshots) {
     auto window = windows_->find(s.keys[static_cast<size_t>(input.hit / page) - 1], now);
     if (window != nullptr) {
@@ -282,12 +288,11 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
       if (snapshot_serves(options_.geometry, input, snapshot)) {
         a.replay = plan_restore(options_.geometry, input, snapshot);
         a.window = std::move(window);
-        return a;
+        return;
       }
     }
   }
   a.replay = plan_replay(options_.geometry, input);
-  return a;
 }
 
 void EngineCore::apply_preemptions() {
@@ -315,6 +320,7 @@ bool EngineCore::begin(Sequence& s, double now) {
   Sequence::Running r;
   r.pages = std::move(*pages);
   if (a.tier_pages > 0 && !start_pull(s, a, r, now)) return false;
+  if (a.refused) refuse_pull(s);
   waiting_.erase({s.request->due, s.id});
   const bool first_time = !s.admitted;
   s.admitted = true;

@@ -18,10 +18,12 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   config.local_directory = o.store;
   config.local_bytes = o.store_bytes;
   config.local_retention.ttl_seconds = {o.ttl_chat, o.ttl_agent, o.ttl_pinned};
+  config.shared_directory = o.shared;
+  config.shared_bytes = o.shared_bytes;
+  config.shared_retention = config.local_retention;
   config.secret_file = o.secret_file;
   config.io.match_seconds = o.match_limit;
   config.io.pull_seconds = o.pull_limit;
-  config.io.page_positions = kPagePositions;
   for (size_t c = 0; c < kCacheClassCount; ++c) {
     const bool in_memory = config.host_bytes > 0 && config.host_retention.ttl_seconds[c] > 0;
     config.io.writes_class[c] = in_memory || (o.persistent() && config.local_retention.ttl_seconds[c] > 0);

@@ -36,6 +36,7 @@ Result<int64_t> read_count(const char* name, std::string_view text) {
 Status KvTierOptions::validate() const {
   DI_RETURN_IF_ERROR(check_count("kv_tiers.host_bytes", host_bytes, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_count("kv_tiers.store_bytes", store_bytes, kMinStoreBytes, kMaxBytes));
+  DI_RETURN_IF_ERROR(check_count("kv_tiers.shared_bytes", shared_bytes, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_chat", ttl_chat, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_agent", ttl_agent, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_pinned", ttl_pinned, 0, kMaxKvTtlSeconds));

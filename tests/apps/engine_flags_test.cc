@@ -59,6 +59,11 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "some/dir",
                                  "--kv-store-bytes",
                                  "3MiB",
+                                 "--kv-shared",
+                                 "shared/dir",
+                                 "--kv-shared-bytes",
+                                 "5GiB",
+                                 "--no-kv-cut-over",
                                  "--kv-secret-file",
                                  "secret",
                                  "--kv-ttl-chat",
@@ -96,6 +101,9 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.kv_tiers.host_bytes, int64_t{2} << 30);
   EXPECT_EQ(o.kv_tiers.store, "some/dir");
   EXPECT_EQ(o.kv_tiers.store_bytes, 3 << 20);
+  EXPECT_EQ(o.kv_tiers.shared, "shared/dir");
+  EXPECT_EQ(o.kv_tiers.shared_bytes, int64_t{5} << 30);
+  EXPECT_FALSE(o.kv_tiers.cut_over);
   EXPECT_EQ(o.kv_tiers.secret_file, "secret");
   EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
   EXPECT_EQ(o.kv_tiers.ttl_agent, 11);

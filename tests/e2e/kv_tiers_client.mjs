@@ -19,7 +19,7 @@ const story = Array(80).fill('The fox carried the lamp through the quiet wood.')
 const off = { thinking: { type: 'disabled' } };
 const ask = (content, more = {}) => ({ model: 'nano', messages: [{ role: 'user', content }], max_tokens: 8, seed: 5, ...off, ...more });
 // Windows would make answers depend on more than pages; what is stored is to be fetched whatever the machine is busy with.
-const flags = ['--window-snapshot-memory', '0', '--kv-store', store];
+const flags = ['--window-snapshot-memory', '0', '--kv-store', store, '--no-kv-cut-over'];
 const start = (...more) => serve(program, ...flags, ...more);
 const chat = async (server, content, more = {}, headers = {}) => {
   const { status, body } = await post(server.url, '/v1/chat/completions', ask(content, more), headers);

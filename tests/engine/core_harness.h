@@ -35,6 +35,7 @@ struct CoreSetup {
   int64_t drafts = -1;  ///< most of a step; -1: the checkpoint's block
   ModelExecutor::ReplaceDrafts replace_drafts;
   KvTiers* tiers = nullptr;  ///< calls back from `match` itself
+  bool cut_over = false;     ///< pulls only what is worth it
 };
 
 /// What came of one choice.

@@ -98,6 +98,7 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"max_num_batched_tokens is 255, must be at least max_num_seqs, 256", [](auto& o) { o.max_num_batched_tokens = 255; }},
       {"kv_tiers.host_bytes is -1, must be from 0", [](auto& o) { o.kv_tiers.host_bytes = -1; }},
       {"kv_tiers.store_bytes is 1048575, must be from 1048576", [](auto& o) { o.kv_tiers.store_bytes = (1 << 20) - 1; }},
+      {"kv_tiers.shared_bytes is -1, must be from 0", [](auto& o) { o.kv_tiers.shared_bytes = -1; }},
       {"kv_tiers.ttl_chat is -1, must be from 0 to 315360000", [](auto& o) { o.kv_tiers.ttl_chat = -1; }},
       {"kv_tiers.ttl_agent is nan", [](auto& o) { o.kv_tiers.ttl_agent = kNan; }},
       {"kv_tiers.ttl_pinned is inf", [](auto& o) { o.kv_tiers.ttl_pinned = kInf; }},
