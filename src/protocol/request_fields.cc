@@ -271,10 +271,9 @@ ApiResult<ImageRef> read_image_url(std::string_view url, std::string_view path) 
   if (scheme == "http") {
     if (url.size() > kMaxLink) {
       return Fail(
-          ApiError::About(path,
-                          "{}: external link length {} too long, max link length {}. Consider passing file data directly with "
-                          "base64 data url instead.",
-                          path, url.size(), kMaxLink));
+          ApiError::Invalid("{}: external link length {} too long, max link length {}. Consider passing file data directly with "
+                            "base64 data url instead.",
+                            path, url.size(), kMaxLink));
     }
     return ImageRef{.kind = ImageRef::Kind::kUrl, .url = std::string(url)};
   }
