@@ -71,6 +71,21 @@ void write_process(std::string& out) {
 
 }  // namespace
 
+std::string without_colons(std::string_view exposition) {
+  std::string out(exposition);
+  for (size_t begin = 0; begin < out.size();) {
+    const size_t end = std::min(out.find('\n', begin), out.size());
+    // "# HELP NAME text", "# TYPE NAME type", "NAME{labels} value" or "NAME value".
+    const size_t name = out.compare(begin, 2, "# ") == 0 ? begin + std::string_view("# HELP ").size() : begin;
+    const size_t name_end = std::min(out.find_first_of("{ ", name), end);
+    for (size_t i = name; i < name_end; ++i) {
+      if (out[i] == ':') out[i] = '_';
+    }
+    begin = end + 1;
+  }
+  return out;
+}
+
 std::vector<LayerLoad> layer_loads(const ExpertCounts& counts) {
   std::vector<LayerLoad> out;
   for (const auto& layer : counts.counts) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -207,6 +208,32 @@ TEST(Metrics, NamesOfModelsAreEscaped) {
   options.server.served_model_names = {"a\"b\\c"};
   TestServer server(options);
   EXPECT_NE(call(server.port(), "GET", "/metrics").body.find("{model_name=\"a\\\"b\\\\c\"}"), std::string::npos);
+}
+
+TEST(Metrics, NamesWithoutColons) {
+  TestServerOptions options;
+  options.server.served_model_names = {"a:b"};
+  TestServer server(options);
+  call(server.port(), "POST", "/v1/chat/completions", chat_body("hi", {{"model", "a:b"}}));
+  metrics_of(server);  // from here on the routes and statuses that are counted are the same
+  const HttpReply plain = call(server.port(), "GET", "/metrics?other=1&names=underscore");
+  ASSERT_EQ(plain.status, 200);
+  EXPECT_NE(plain.body.find("\nvllm_num_requests_running{model_name=\"a:b\"} 0\n"), std::string::npos)
+      << plain.body.substr(0, 500);
+  const auto underscored = parse(plain.body), verbatim = metrics_of(server);
+  EXPECT_EQ(underscored.size(), verbatim.size());
+  for (const auto& [name, family] : verbatim) {
+    std::string wanted = name;
+    std::replace(wanted.begin(), wanted.end(), ':', '_');
+    ASSERT_TRUE(underscored.contains(wanted)) << wanted;
+    EXPECT_EQ(underscored.at(wanted).values.size(), family.values.size()) << wanted;
+  }
+  for (const auto& [name, family] : underscored) EXPECT_EQ(name.find(':'), std::string::npos) << name;
+  EXPECT_EQ(call(server.port(), "GET", "/metrics?names=vllm").status, 200);
+  const HttpReply refused = call(server.port(), "GET", "/metrics?names=short");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], "names");
+  EXPECT_EQ(refused.json()["error"]["message"], "names: is \"short\", must be \"vllm\" or \"underscore\"");
 }
 
 TEST(Metrics, PagesAndTiers) {
