@@ -266,6 +266,7 @@ class EngineImpl final : public Engine {
     if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
     core.max_draft_rows = core.prompt_logprob_rows;
     core.cut_over = options_.kv_tiers.cut_over;
+    if (tiers_.has_value()) core.row_layer_seconds = tiers_->row_layer_seconds;
     core.fingerprint = tiers_.has_value() ? tiers_->fingerprint : options_.model;
     return core;
   }

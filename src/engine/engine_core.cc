@@ -36,6 +36,7 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
       hasher_(std::move(hasher)),
       clock_(clock) {
   for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
+  row_layer_seconds_ = options_.row_layer_seconds;
   running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
   draft_rows_ = options_.max_drafts * options_.limits.max_num_seqs;
 }
@@ -321,6 +322,9 @@ bool EngineCore::begin(Sequence& s, double now) {
   r.pages = std::move(*pages);
   if (a.tier_pages > 0 && !start_pull(s, a, r, now)) return false;
   if (a.refused) refuse_pull(s);
+  // Whoever has a prefix on the device for long would else find it expired where it is to outlive the device.
+  if (tiers_ != nullptr && a.hit_pages > 0)
+    tiers_->touch(std::span(s.keys).first(static_cast<size_t>(a.hit_pages)), s.request->cache_class);
   waiting_.erase({s.request->due, s.id});
   const bool first_time = !s.admitted;
   s.admitted = true;

@@ -34,6 +34,7 @@ struct CoreOptions {
   /// over.
   bool overlap_pulls = true;
   bool cut_over = true;       ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
+  double row_layer_seconds = 0;  ///< what a row of a prompt takes in a layer, to begin with; 0: unknown
   bool step_at_once = false;  ///< for tests: enters the next step whatever is expected
   std::string fingerprint;    ///< of model and numerics: pages of another one are never hit
 };

@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/build_info.h"
 #include "checkpoint/identity.h"
+#include "engine/prefill_rate.h"
 #include "engine/tier_pull.h"
 
 namespace deepinfer {
 namespace {
+
+constexpr int64_t kMeasuredRows = 128;
 
 KvTiersConfig tiers_config(const EngineOptions& options) {
   const KvTierOptions& o = options.kv_tiers;
@@ -54,6 +59,10 @@ Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, cons
   }
   DI_ASSIGN_OR_RETURN(tiers.opened,
                       open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));
+  if (options.kv_tiers.cut_over) {
+    const int64_t rows = std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len});
+    DI_ASSIGN_OR_RETURN(tiers.row_layer_seconds, measure_row_layer_seconds(*model.model, rows));
+  }
   return std::optional<EngineTiers>(std::move(tiers));
 }
 

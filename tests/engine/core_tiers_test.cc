@@ -76,9 +76,11 @@ TEST(CoreTiers, TheDeviceHasTheFirstPagesAndATierTheNext) {
   h.submit(request);
   h.run();
   request = prompt_of(700);
+  tiers.touched = 0;
   const RequestId id = h.submit(request);
   h.run();
   expect_cold(h, id, request, "mixture");
+  EXPECT_EQ(tiers.touched, 2) << "what the device had was used, too; a pull touches the rest";
   EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 640);
   EXPECT_EQ(h.answers(id)[0].usage.tiers.tokens(), 384);
 }

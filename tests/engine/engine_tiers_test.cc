@@ -147,9 +147,12 @@ TEST_F(EngineTiers, ARestartedEngineFindsItsPrefixes) {
   EXPECT_EQ(got.usage.cached_tokens, 5 * kPage);
   EXPECT_EQ(got.from("local"), 5 * kPage);
   EXPECT_EQ(got.usage.tiers.miss, "not_stored") << "the longer one's last pages";
+  const int64_t touched = engine->stats().tiers.tiers[1].pages_touched;
   got = run(*engine, request);
   EXPECT_EQ(got.tokens, cold.tokens);
   EXPECT_EQ(got.usage.tiers.tokens(), 0) << "the device has it";
+  engine->shutdown();
+  EXPECT_EQ(engine->stats().tiers.tiers[1].pages_touched, touched + 5) << "and it has been used: it stays stored";
 }
 
 // Bounded results depend on where the prefix was hit, and on nothing else.

@@ -24,6 +24,7 @@ class MemoryTiers final : public KvTiers {
                                const KvPullTerms& terms) override;
   double pull_seconds(const KvTierMatch&) const override { return estimate; }
   void probe(const KvTierMatch&, std::span<const PrefixKey> keys) override { probed += static_cast<int64_t>(keys.size()); }
+  void touch(std::span<const PrefixKey> keys, CacheClass) override { touched += static_cast<int64_t>(keys.size()); }
   void write_back(const KvStoreWrite& page) override;
   void flush() override {}
 
@@ -32,7 +33,7 @@ class MemoryTiers final : public KvTiers {
   int64_t failing_group = -1, failing_page = -1;
   double seconds_per_group = 0;
   double estimate = 0;  ///< what pull_seconds says
-  int64_t probed = 0;   ///< pages
+  int64_t probed = 0, touched = 0;  ///< pages
 
  private:
   class Pull;

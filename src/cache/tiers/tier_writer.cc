@@ -96,6 +96,21 @@ void TierWriter::touch(size_t tier, std::vector<PrefixKey> keys, CacheClass cach
   wake(tier);
 }
 
+void TierWriter::touch_all(std::span<const PrefixKey> keys, CacheClass cache_class) {
+  constexpr double kInterval = 10;
+  constexpr size_t kMaxRemembered = 16384;
+  if (keys.empty()) return;
+  {
+    const double now = steady_seconds();
+    const std::lock_guard lock(mutex_);
+    if (touched_.size() >= kMaxRemembered) touched_.clear();
+    const auto [last, added] = touched_.try_emplace(keys.back(), now);
+    if (!added && now - last->second < kInterval) return;
+    last->second = now;
+  }
+  for (size_t tier = 0; tier < queues_.size(); ++tier) touch(tier, {keys.begin(), keys.end()}, cache_class);
+}
+
 void TierWriter::wake(size_t i) {
   if (std::exchange(queues_[i]->writing, true)) return;
   threads_[i]->post([core = core_, i, queue = queues_[i]] { drain(*core, *core->tiers[i], *queue); });

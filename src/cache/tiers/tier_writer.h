@@ -1,6 +1,9 @@
 #pragma once
 
+#include <boost/unordered/unordered_flat_map.hpp>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <vector>
 
 #include "cache/tiers/tier_workers.h"
@@ -19,6 +22,8 @@ class TierWriter {
   void flush();
   /// These pages of the tier were used. Dropped when too much waits.
   void touch(size_t tier, std::vector<PrefixKey> keys, CacheClass cache_class);
+  /// As KvTiers::touch.
+  void touch_all(std::span<const PrefixKey> keys, CacheClass cache_class);
 
   int64_t queued_pages() const;
 
@@ -35,6 +40,8 @@ class TierWriter {
   std::shared_ptr<TiersCore> core_;
   std::vector<std::shared_ptr<Queue>> queues_;         ///< of each tier
   std::vector<std::unique_ptr<TierWorkers>> threads_;  ///< of each tier
+  std::mutex mutex_;
+  boost::unordered_flat_map<PrefixKey, double, PrefixKeyHash> touched_;  ///< when, by the last page; steady clock
 };
 
 }  // namespace deepinfer

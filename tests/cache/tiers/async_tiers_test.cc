@@ -198,6 +198,25 @@ TEST_F(AsyncTiers, WhatIsReadGoesUpIntoTheHostsMemoryAndIsTouchedWhereItLay) {
   for (uint64_t n = 1; n <= 40; ++n) EXPECT_EQ(buffers_[n - 1], page_of(n));
 }
 
+TEST_F(AsyncTiers, WhatTheDeviceHasIsTouchedInEveryTierAndNotAllTheTime) {
+  make(30, 64);
+  const std::vector<PrefixKey> used = keys(7);
+  for (int i = 0; i < 50; ++i) tiers_->touch(used, CacheClass::kAgent);
+  tiers_->touch(std::span(used).first(3), CacheClass::kAgent);
+  tiers_->touch({}, CacheClass::kAgent);
+  tiers_->flush();
+  EXPECT_EQ(tiers_->stats().tiers[0].pages_touched, 10);
+  EXPECT_EQ(gate_->touched().size(), 10U);
+  // Touches that a store is too slow for are dropped, as pages are.
+  gate_->close_writes();
+  write(41, 41);
+  const std::vector<PrefixKey> many = keys(60000);
+  for (size_t i = 0; i < 5; ++i) tiers_->touch(std::span(many).subspan(i), CacheClass::kChat);
+  gate_->open();
+  tiers_->flush();
+  EXPECT_LE(gate_->touched().size(), 10U + 2 * 65536U);
+}
+
 TEST_F(AsyncTiers, APullThatComputingOvertakesIsGivenUpAndTheNextOneIsForeseen) {
   make();
   const KvTierMatch found = match(40);
