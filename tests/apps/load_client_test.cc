@@ -227,6 +227,20 @@ TEST(LoadClient, ClientsHaveOneSessionEachAndOneRequestInFlight) {
   }
 }
 
+TEST(LoadClient, InAClosedLoopNobodyIsLate) {
+  ScriptedServer server(always(http_answer(kText + kDone)));
+  for (const bool clients : {true, false}) {
+    LoadOptions options;
+    (clients ? options.num_clients : options.max_concurrency) = 1;
+    const LoadRun result = run(server.endpoint(), requests(5), options);
+    ASSERT_EQ(result.records.size(), 5u);
+    for (size_t i = 1; i < 5; ++i) {
+      EXPECT_GE(result.records[i].planned, result.records[i - 1].finished);
+      EXPECT_GE(result.records[i].sent, result.records[i].planned);
+    }
+  }
+}
+
 TEST(LoadClient, TurnsShareTheLimitOnRequests) {
   ScriptedServer server(always(http_answer(kText + kDone)));
   std::vector<LoadSession> sessions = requests(8);

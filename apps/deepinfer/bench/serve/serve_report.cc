@@ -162,9 +162,7 @@ std::string serve_html(const std::vector<ServePoint>& points) {
     out += fmt::format("<tr><th scope=\"row\" class=\"text\">{}</th>", xml_escape(p.label));
     for (const Column& column : kColumns) {
       const double value = p.*column.value;
-      out += fmt::format("<td>{}</td>", !std::isfinite(value)
-                                            ? "–"
-                                            : fmt::format("{:.{}f}", value, value < 1000 && value != std::floor(value) ? 2 : 0));
+      out += fmt::format("<td>{}</td>", !std::isfinite(value) ? "–" : fmt::format(value < 1e4 ? "{:.4g}" : "{:.0f}", value));
     }
     out += "</tr>\n";
   }
