@@ -235,8 +235,9 @@ Outcome Application::admin_stats(const HttpRequest&, const std::string&) {
 }
 
 Outcome Application::admin_reset_prefix_cache(const HttpRequest&, const std::string&) {
-  // The pages that running requests hold come into the cache later, under the old salts: no request finds them there.
-  ++cache_epoch_;
+  // The pages that running requests hold come into the cache later, and those in stores stay, under the old salts: no request
+  // finds them there.
+  cache_epoch_ = random_epoch();
   backend_.engine->reset_prefix_cache();
   return Reply::Json(R"({"reset":true})");
 }
