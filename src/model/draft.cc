@@ -46,6 +46,7 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
     step.rows += end - first;
   }
   if (step.rows == 0) return Status::Ok();
+  step.live = step.rows;
   reserve_buffers(step);
   b.draft_taps.reserve_discard(step.rows * width);
   for (const StepSpan& span : b.spans) {
@@ -116,6 +117,7 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
   step.observer = observer;
   step.b = &b;
   step.rows = count * c.dspark_block_size;  // always the trained width: verify a part of it, never draft a part (dspark.md D4)
+  step.live = step.rows;
   draft_block(step, sequences);
 
   // Heads of the rows that are asked for, and the chain over them.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/step.h"
+#include "ops/shape_buckets.h"
 
 namespace deepinfer {
 namespace {
@@ -182,6 +183,11 @@ void Model::reserve_buffers(const Step& step) {
 
   b.image.reserve_discard(rows);
   b.kept_row.resize(static_cast<size_t>(rows));
+  if (b.identity_pre.size() >= rows * n) return;
+  std::vector<float> identity(static_cast<size_t>(rows * n));
+  for (int64_t r = 0; r < rows; ++r) identity[static_cast<size_t>(r * n)] = 1.0f;
+  b.identity_pre.reserve_discard(rows * n);
+  b.memory->upload(b.identity_pre.data(), identity.data(), rows * n * static_cast<int64_t>(sizeof(float)));
 }
 
 void Model::prepare(const StepBatch& batch, Step& step) {
@@ -192,9 +198,9 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   step.rope_pairs = pairs;
   if (!batch.image_mask.empty()) {
     std::copy(batch.image_mask.begin(), batch.image_mask.end(), b.image.host());
-    b.image.upload(step.rows);
     step.image = b.image.device();
   }
+  b.tokens.assign(batch.tokens.begin(), batch.tokens.end());
   b.positions.clear();
   b.spans.clear();
   int64_t row = 0;
@@ -226,15 +232,36 @@ void Model::prepare(const StepBatch& batch, Step& step) {
                             b.pair_sin.host() + step.pairs * pairs);
     }
   }
-  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin}) t->upload(step.rows * pairs);
-  for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload(step.pairs * pairs);
-  b.engram_rows.upload(step.rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
+  pad_rows(step);
   const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
-  const int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
+  int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
+  if (step.replayed) longest = length_bucket(longest);
   step.candidate_words = ((longest + block - 1) / block + 63) / 64;
   if (c.candidate_source_layer_id >= 0 && (longest + block - 1) / block > c.candidate_topk_blocks) {
     b.candidates.reserve_discard(step.rows * step.candidate_words);
   }
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  step.logit_rows = step.replayed ? row_bucket(wanted) : wanted;
+  reserve_logits(step);
+}
+
+void Model::reserve_logits(const Step& step) {
+  Buffers& b = *step.b;
+  const int64_t n = config_.hc_mult;
+  const int64_t hidden = config_.hidden_size;
+  b.head_x.reserve_discard(step.logit_rows * n * hidden);
+  b.head_pre.reserve_discard(step.logit_rows * n);
+  b.head_u.reserve_discard(step.logit_rows * hidden);
+  b.logits.reserve_discard(step.logit_rows * config_.vocab_size);
+}
+
+void Model::upload_inputs(const Step& step) {
+  Buffers& b = *step.b;
+  const int64_t pairs = step.rope_pairs;
+  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin}) t->upload(step.rows * pairs);
+  for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload((step.replayed ? step.rows : step.pairs) * pairs);
+  b.engram_rows.upload(step.rows * config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size()));
+  if (step.image != nullptr) b.image.upload(step.rows);
 }
 
 Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer) {
@@ -242,16 +269,42 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   DI_RETURN_IF_ERROR(reserve_pages(batch));
 
   const ModelConfig& c = config_;
-  const int64_t n = c.hc_mult;
-  const int64_t hidden = c.hidden_size;
   Buffers& b = *buffers_;
   Step step;
   step.observer = observer;
   step.b = &b;
-  step.rows = static_cast<int64_t>(batch.tokens.size());
+  step.live = static_cast<int64_t>(batch.tokens.size());
+  const int64_t replayed = replayed_rows(batch, observer);
+  step.replayed = replayed > 0;
+  step.rows = std::max(replayed, step.live);
   prepare(batch, step);
+  StepOutput output;
+  if (step.replayed) {
+    backend_->replay([&] { run_layers(batch, step, output); });
+  } else {
+    run_layers(batch, step, output);
+  }
+  if (step.narrowed) {  // buffers lie where they lay
+    std::swap(b.x, b.kept_x);
+    std::swap(b.pre, b.kept_pre);
+    std::swap(b.u, b.kept_u);
+  }
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  if (wanted > 0) b.logits.download(wanted * c.vocab_size);
+  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  output.logits = {b.logits.host(), static_cast<size_t>(wanted * c.vocab_size)};
+  b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
+  return output;
+}
 
-  backend_->embed(batch.tokens, weights_.embed, n, b.x.data());
+void Model::run_layers(const StepBatch& batch, Step& step, StepOutput& output) {
+  const ModelConfig& c = config_;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  Buffers& b = *step.b;
+  output = {};
+  upload_inputs(step);
+  backend_->embed(b.tokens, weights_.embed, n, b.x.data());
   for (size_t i = 0; i < batch.embedding_rows.size(); ++i) {
     for (int64_t s = 0; s < n; ++s) {
       b.memory->upload(b.x.data() + (batch.embedding_rows[i] * n + s) * hidden,
@@ -259,30 +312,19 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
     }
   }
   begin_pre(step);
-  StepOutput output;
   for (int64_t layer = 0; layer < c.num_hidden_layers && step.rows > 0; ++layer) {
     if (batch.before_source != nullptr && c.is_kv_source(layer)) (*batch.before_source)(source_of(layer));
     run_block(step, layer);
-    (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
+    (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.live;
   }
   backend_->begin_layer(-1);
   compute_logits(batch, step);
-  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
-  output.logits = {b.logits.host(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
-  b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
-  return output;
 }
 
 /// The pre-mix of the first sublayer is the identity: stream 0.
 void Model::begin_pre(Step& step) {
   Buffers& b = *step.b;
   const int64_t n = config_.hc_mult;
-  if (b.identity_pre.size() < step.rows * n) {
-    std::vector<float> identity(static_cast<size_t>(step.rows * n));
-    for (int64_t r = 0; r < step.rows; ++r) identity[static_cast<size_t>(r * n)] = 1.0f;
-    b.identity_pre.reserve_discard(step.rows * n);
-    b.memory->upload(b.identity_pre.data(), identity.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
-  }
   b.memory->copy(b.pre.data(), b.identity_pre.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
 }
 
@@ -301,10 +343,6 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
   const int64_t hidden = c.hidden_size;
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
   if (wanted == 0) return;
-  b.head_x.reserve_discard(wanted * n * hidden);
-  b.head_pre.reserve_discard(wanted * n);
-  b.head_u.reserve_discard(wanted * hidden);
-  b.logits.reserve_discard(wanted * c.vocab_size);
   // `rows` of `from`, each of `width` values, one after the other.
   const auto gather = [&](const auto* from, int64_t width, auto* to) {
     b.copies.clear();
@@ -313,14 +351,15 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
       if (step.narrowed) r = b.kept_row[static_cast<size_t>(r)];
       b.copies.push_back({to + i * width, from + r * width});
     }
+    pad_copies(step, step.logit_rows);
     b.memory->copy_rows(b.copies, width * static_cast<int64_t>(sizeof(*from)));
   };
   gather(b.x.data(), n * hidden, b.head_x.data());
   gather(b.pre.data(), n, b.head_pre.data());
-  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
-  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
-  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.device());
-  b.logits.download(wanted * c.vocab_size);
+  const int64_t rows = step.logit_rows;
+  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), rows, n, hidden, b.head_u.data());
+  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, rows, hidden, b.head_u.data());
+  backend_->linear_bf16_fp32(b.head_u.data(), rows, weights_.head, b.logits.device());
 }
 
 void Model::run_block(Step& step, int64_t layer) {
@@ -385,6 +424,7 @@ void Model::tap_streams(Step& step, int64_t layer) {
                           b.tap.data() + (span.first_row + i) * hidden});
     }
   }
+  pad_copies(step, step.rows);
   b.memory->copy_rows(b.copies, hidden * static_cast<int64_t>(sizeof(bf16)));
 }
 
@@ -418,7 +458,7 @@ void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_
                    .weights = b.expert_weights.data()},
                   step.rows);
   if (backend_->memory().is_host())
-    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.rows * experts_per_token)});
+    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.live * experts_per_token)});
   step.observe("experts", layer, b.experts, step.rows * experts_per_token);
   step.observe("expert_weights", layer, b.expert_weights, step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),

@@ -88,6 +88,7 @@ class Model {
   struct Options {
     int64_t rollback_slack = 16;                       ///< positions that a sequence can take back: two draft blocks and a bit
     EngramMemory engram_memory = EngramMemory::kAuto;  ///< on a device
+    bool replay = true;                                ///< let a device record and replay steps; off: every step is launched anew
     std::function<void(int64_t done, int64_t total)> progress = {};  ///< of the weights on their way to a device
   };
 
@@ -159,7 +160,10 @@ class Model {
   /// Pages for the new positions of all sequences, or of none.
   Status reserve_pages(const StepBatch& batch) const;
   void prepare(const StepBatch& batch, Step& step);
+  void upload_inputs(const Step& step);
+  void run_layers(const StepBatch& batch, Step& step, StepOutput& output);
   void reserve_buffers(const Step& step);
+  void reserve_logits(const Step& step);
   void begin_pre(Step& step);
   void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
@@ -168,6 +172,13 @@ class Model {
   void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   void run_engram(Step& step, int64_t layer);
   void tap_streams(Step& step, int64_t layer);
+  // padding.cc
+  /// Rows that the batch is filled up to; 0: it is not replayed.
+  int64_t replayed_rows(const StepBatch& batch, const StepObserver* observer) const;
+  /// Input of the rows behind the batch's own.
+  void pad_rows(Step& step);
+  /// Fills the list of copies up to `count`, the most that a step of its rows can have.
+  static void pad_copies(const Step& step, int64_t count);
   // narrow.cc
   Status check_logit_rows(const StepBatch& batch) const;
   void narrow(Step& step);

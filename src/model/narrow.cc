@@ -81,6 +81,7 @@ void Model::narrow(Step& step) {
   b.engram_rows.upload(kept * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
   if (step.image != nullptr) b.image.upload(kept);
   step.rows = kept;
+  step.live = kept;
   step.narrowed = true;
 }
 

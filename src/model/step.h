@@ -72,8 +72,10 @@ struct Model::Buffers {
   std::vector<AttentionQuery> queries;
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
+  std::vector<uint8_t*> index_key_rows, compressed_rows;  ///< [groups] where they go in the pages
   std::vector<DeviceMemory::RowCopy> copies;
   int64_t main_hidden_rows = 0;    ///< of the last forward pass
+  std::vector<int32_t> tokens;     ///< [rows]
   std::vector<int64_t> positions;  ///< [rows]
   std::vector<StepSpan> spans;
   std::vector<int64_t> page_counts;     ///< [sequences] before the step
@@ -85,10 +87,13 @@ struct Model::Buffers {
 struct Model::Step {
   StepObserver* observer = nullptr;
   Buffers* b = nullptr;
-  int64_t rows = 0;
+  int64_t rows = 0;                ///< that operators run
+  int64_t live = 0;                ///< of them the batch's own; the others repeat the last one (padding.cc)
+  bool replayed = false;           ///< by the backend: lists have one length for each number of rows
   bool narrowed = false;           ///< some rows of the batch were left behind
   const uint8_t* image = nullptr;  ///< [rows] in the backend's memory, or nullptr
   int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
+  int64_t logit_rows = 0;          ///< rows of the head
   int64_t candidate_words = 0;
 
   RopeRows plain_rope() const;
