@@ -81,17 +81,16 @@ RedisReply::Element RedisReply::at(size_t i) const {
 }
 
 void RedisCommands::add(std::span<const std::string_view> words) {
-  std::vector<const char*> texts;
-  std::vector<size_t> sizes;
+  // By hand, as hiredis takes longer to format a thousand keys than Redis to look them up.
+  const auto append_count = [this](char mark, size_t count) {
+    const fmt::format_int digits(count);
+    bytes_.append(1, mark).append(digits.data(), digits.size()).append("\r\n");
+  };
+  append_count('*', words.size());
   for (const std::string_view word : words) {
-    texts.push_back(word.data());
-    sizes.push_back(word.size());
+    append_count('$', word.size());
+    bytes_.append(word).append("\r\n");
   }
-  char* command = nullptr;
-  const int size = ::redisFormatCommandArgv(&command, static_cast<int>(words.size()), texts.data(), sizes.data());
-  DI_CHECK(size > 0 && command != nullptr, "hiredis did not format a command of {} words", words.size());
-  bytes_.append(command, static_cast<size_t>(size));
-  ::redisFreeCommand(command);
   ++count_;
 }
 

@@ -51,7 +51,7 @@ class RedisCommands {
 };
 
 /// A connection on which nothing takes longer than it may: socket calls never block, and each batch has a deadline on the steady
-/// clock (steady_seconds). The protocol is hiredis's business. After any error the connection is of no use any more. Replies are
+/// clock (steady_seconds). Replies are read by hiredis. After any error the connection is of no use any more. Replies are
 /// bounded: a server that sends more than was asked for is left. One thread at a time.
 class RedisConnection {
  public:

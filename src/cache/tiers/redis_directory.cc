@@ -18,13 +18,16 @@
 namespace deepinfer {
 namespace {
 
-constexpr std::string_view kPrefix = "dikv1:";
-constexpr size_t kFingerprintBytes = 16;
+constexpr std::string_view kPrefix = "kv1:";
+constexpr size_t kFingerprintBytes = 8;
+constexpr size_t kKeyBytes = kPrefix.size() + kFingerprintBytes + sizeof(PrefixKey);
 constexpr size_t kValueBytes = 16;
 constexpr std::array<char, 3> kMagic = {'K', 'V', '1'};
 
 std::string entry_key(const KvFingerprint& fingerprint, const PrefixKey& key) {
-  std::string text(kPrefix);
+  std::string text;
+  text.reserve(kKeyBytes);
+  text.append(kPrefix);
   text.append(reinterpret_cast<const char*>(fingerprint.data()), kFingerprintBytes);
   for (const uint64_t half : {key.high, key.low}) {
     for (int shift = 56; shift >= 0; shift -= 8) text.push_back(static_cast<char>(half >> shift));
@@ -102,6 +105,8 @@ struct RedisDirectory::State {
   void run();
   bool connect(std::unique_ptr<RedisConnection>& connection);
   Status send(RedisConnection& connection, const std::vector<Update>& batch);
+  Status ask(RedisConnection& connection, const KvFingerprint& fingerprint, std::span<const PrefixKey> keys,
+             std::vector<DirectoryEntry>& entries, int64_t& refused, double deadline, const std::stop_token& cancelled) const;
 };
 
 void RedisDirectory::State::lost(const Status& status) {
@@ -212,6 +217,41 @@ Result<std::unique_ptr<RedisDirectory>> RedisDirectory::Open(const RedisDirector
   return std::unique_ptr<RedisDirectory>(new RedisDirectory(std::make_shared<State>(options)));
 }
 
+/// Appends the entries of the keys. In commands of some hundred keys each: while Redis is at the next one, this reads the last.
+Status RedisDirectory::State::ask(RedisConnection& connection, const KvFingerprint& fingerprint, std::span<const PrefixKey> keys,
+                                  std::vector<DirectoryEntry>& entries, int64_t& refused, double deadline,
+                                  const std::stop_token& cancelled) const {
+  constexpr size_t kBatch = 512;
+  std::vector<std::string> names;
+  names.reserve(keys.size());
+  for (const PrefixKey& key : keys) names.push_back(entry_key(fingerprint, key));
+  RedisCommands commands;
+  for (size_t begin = 0; begin < keys.size(); begin += kBatch) {
+    std::vector<std::string_view> words = {"MGET"};
+    words.insert(words.end(), names.begin() + static_cast<std::ptrdiff_t>(begin),
+                 names.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kBatch, keys.size())));
+    commands.add(words);
+  }
+  std::string wrong;
+  const Status status = connection.run(
+      commands,
+      [&](size_t command, const RedisReply& reply) {
+        const size_t begin = command * kBatch;
+        const size_t count = std::min(kBatch, keys.size() - begin);
+        if (reply.size() != count) wrong = reply.kind == RedisReply::Kind::kError ? reply.text().substr(0, 200) : "another reply";
+        for (size_t i = 0; i < count && wrong.empty(); ++i) {
+          const RedisReply::Element element = reply.at(i);
+          const std::optional<DirectoryEntry> entry =
+              element.nil ? DirectoryEntry{} : parse_value(names[begin + i], element.text);
+          refused += !entry.has_value();
+          entries.push_back(entry.value_or(DirectoryEntry{}));
+        }
+      },
+      deadline, cancelled);
+  if (status.ok() && !wrong.empty()) return Status::DataLoss("{}: MGET: {}", options.url.text(), wrong);
+  return status;
+}
+
 std::vector<DirectoryEntry> RedisDirectory::look_up(const KvFingerprint& fingerprint, std::span<const PrefixKey> keys,
                                                     const std::stop_token& stop) {
   std::vector<DirectoryEntry> entries;
@@ -229,34 +269,11 @@ std::vector<DirectoryEntry> RedisDirectory::look_up(const KvFingerprint& fingerp
   constexpr size_t kFirst = 32;
   const double deadline = steady_seconds() + state_->options.lookup_seconds;
   int64_t refused = 0;
-  Status status;
-  while (status.ok() && entries.size() < keys.size()) {
-    const size_t begin = entries.size();
-    if (begin > 0 && !std::all_of(entries.begin(), entries.end(), [](const DirectoryEntry& entry) { return entry.known; })) break;
-    const size_t count = begin == 0 ? std::min(kFirst, keys.size()) : keys.size() - begin;
-    std::vector<std::string> names;
-    std::vector<std::string_view> words = {"MGET"};
-    names.reserve(count);
-    for (const PrefixKey& key : keys.subspan(begin, count)) words.emplace_back(names.emplace_back(entry_key(fingerprint, key)));
-    RedisCommands commands;
-    commands.add(words);
-    std::string error;
-    status = connection->run(
-        commands,
-        [&](size_t, const RedisReply& reply) {
-          if (reply.kind == RedisReply::Kind::kError) error = reply.text().substr(0, 200);
-          for (size_t i = 0; i < count && i < reply.size(); ++i) {
-            const RedisReply::Element element = reply.at(i);
-            const std::optional<DirectoryEntry> entry = element.nil ? DirectoryEntry{} : parse_value(names[i], element.text);
-            refused += !entry.has_value();
-            entries.push_back(entry.value_or(DirectoryEntry{}));
-          }
-        },
-        deadline, stop);
-    if (status.ok() && entries.size() != begin + count) {
-      status =
-          Status::DataLoss("{}: MGET of {} keys: {}", state_->options.url.text(), count, error.empty() ? "another reply" : error);
-    }
+  Status status =
+      state_->ask(*connection, fingerprint, keys.first(std::min(kFirst, keys.size())), entries, refused, deadline, stop);
+  const auto known = [](const DirectoryEntry& entry) { return entry.known; };
+  if (status.ok() && keys.size() > kFirst && std::all_of(entries.begin(), entries.end(), known)) {
+    status = state_->ask(*connection, fingerprint, keys.subspan(kFirst), entries, refused, deadline, stop);
   }
   const std::lock_guard lock(state_->mutex);
   state_->stats.entries_refused += refused;

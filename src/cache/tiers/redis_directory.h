@@ -48,7 +48,7 @@ struct RedisDirectoryStats {
 /// A thread of its own connects (with growing pauses), looks after the connection, and sends updates, so that nobody ever waits
 /// for a connection. A lookup that misses its limit takes the connection down with it.
 ///
-/// Key: "dikv1:", the fingerprint's first 16 bytes, the page's key (16 bytes, big-endian). Value: 16 bytes, see
+/// Key: "kv1:", the fingerprint's first 8 bytes, the page's key (16 bytes, big-endian). Value: 16 bytes, see
 /// redis_directory.cc; it goes from Redis when the page expires.
 class RedisDirectory {
  public:

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "cache/tiers/shared_files.h"
 
@@ -212,61 +213,68 @@ KvStoreMatch SharedStore::match_files(std::span<const PrefixKey> keys, bool exac
   return match;
 }
 
-/// The file that the groups of one page are read from.
+/// The file that groups of one page are read from, or why there is none.
 struct SharedStore::OpenPage {
   PrefixKey key;
   bool exact = true;
   int file = -1;
+  KvStoreMiss miss = KvStoreMiss::kNotStored;
 
   OpenPage() = default;
-  ~OpenPage() { close(); }
-  OpenPage(const OpenPage&) = delete;
-  OpenPage& operator=(const OpenPage&) = delete;
-
-  void close() {
+  ~OpenPage() {
     if (file >= 0) ::close(file);
-    file = -1;
   }
+  OpenPage(OpenPage&& other) noexcept
+      : key(other.key), exact(other.exact), file(std::exchange(other.file, -1)), miss(other.miss) {}
+  OpenPage& operator=(OpenPage&&) = delete;
 };
 
+SharedStore::OpenPage SharedStore::open_page(const PrefixKey& key, bool exact) const {
+  OpenPage page;
+  page.key = key;
+  page.exact = exact;
+  page.file = open_page_file(page_path(generation_, key, exact));
+  page.miss = page.file >= 0 ? KvStoreMiss::kNone : miss_of_errno(errno);
+  return page;
+}
+
 void SharedStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
-  OpenPage open;
-  for (KvStoreRead& read : reads) {
-    if (stop.stop_requested()) {
-      read.miss = KvStoreMiss::kCancelled;
-    } else {
-      read_group(read, open);
+  constexpr size_t kWindow = 32;  // files open at once
+  for (size_t begin = 0; begin < reads.size(); begin += kWindow) {
+    const std::span<KvStoreRead> window = reads.subspan(begin, std::min(kWindow, reads.size() - begin));
+    std::vector<OpenPage> files;
+    for (const KvStoreRead& read : window) {
+      if (stop.stop_requested()) break;
+      if (!files.empty() && files.back().key == read.key) continue;
+      OpenPage& page = files.emplace_back(open_page(read.key, true));
+      // All groups of a page are asked for, one call after the other: the disk may begin with all pages of the window at once.
+      if (page.file >= 0 && read.group == 0) (void)::posix_fadvise(page.file, 0, record_bytes_, POSIX_FADV_WILLNEED);
+    }
+    size_t file = 0;
+    for (KvStoreRead& read : window) {
+      if (stop.stop_requested()) {
+        read.miss = KvStoreMiss::kCancelled;
+        continue;
+      }
+      while (!(files[file].key == read.key)) ++file;
+      read_group(read, files[file]);
     }
   }
 }
 
-void SharedStore::read_group(KvStoreRead& read, OpenPage& open) {
+void SharedStore::read_group(KvStoreRead& read, const OpenPage& exact) {
   const auto size = static_cast<size_t>(shape_.group_bytes[static_cast<size_t>(read.group)]);
   DI_CHECK(read.into.size() == size, "{} bytes for a group of {}", read.into.size(), size);
-  read.miss = KvStoreMiss::kNotStored;
-  for (const bool exact : {true, false}) {
-    if (open.file < 0 || open.key != read.key || open.exact != exact) {
-      open.close();
-      const int file = open_page_file(page_path(generation_, read.key, exact));
-      if (file < 0) {
-        // What is wrong with an exact page is worth more than that there is no other.
-        if (read.miss == KvStoreMiss::kNotStored) read.miss = miss_of_errno(errno);
-        continue;
-      }
-      open.key = read.key;
-      open.exact = exact;
-      open.file = file;
-    }
-    if (read.exact_only && !exact) {
-      if (read.miss == KvStoreMiss::kNotStored) read.miss = KvStoreMiss::kInexact;
-      break;
-    }
-    const KvStoreMiss miss = read_rows(read, open);
-    if (miss == KvStoreMiss::kNone) {
-      read.miss = miss;
-      return;
-    }
-    read.miss = miss;
+  read.miss = exact.miss == KvStoreMiss::kNone ? read_rows(read, exact) : exact.miss;
+  if (read.miss == KvStoreMiss::kNone) return;
+  const OpenPage bounded = open_page(read.key, false);
+  if (bounded.miss == KvStoreMiss::kNone && !read.exact_only) {
+    read.miss = read_rows(read, bounded);
+    if (read.miss == KvStoreMiss::kNone) return;
+  }
+  // What is wrong with an exact page is worth more than what there is instead of it.
+  if (read.miss == KvStoreMiss::kNotStored) {
+    read.miss = bounded.miss == KvStoreMiss::kNone ? KvStoreMiss::kInexact : bounded.miss;
   }
   if (read.miss == KvStoreMiss::kNotStored) read.miss = not_there();
   if (read.miss != KvStoreMiss::kUnavailable) correct_directory(read.key);

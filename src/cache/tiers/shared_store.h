@@ -80,7 +80,8 @@ class SharedStore : public KvStore {
   Found look(const PrefixKey& key, bool exact_only, double now) const;
   /// kNotStored, or kUnavailable if it isn't there because the whole store is gone.
   KvStoreMiss not_there() const;
-  void read_group(KvStoreRead& read, OpenPage& open);
+  OpenPage open_page(const PrefixKey& key, bool exact) const;
+  void read_group(KvStoreRead& read, const OpenPage& exact);
   KvStoreMiss read_rows(KvStoreRead& read, const OpenPage& open) const;
   Status write_page(const KvStoreWrite& page, double now);
   /// 0 or errno.
