@@ -16,31 +16,25 @@ constexpr int64_t kMostReplayedRows = 512;
 
 }  // namespace
 
-int64_t Model::replayed_rows(const StepBatch& batch, const StepObserver* observer) const {
-  const auto rows = static_cast<int64_t>(batch.tokens.size());
-  if (!options_.replay || !backend_->replays() || observer != nullptr || rows > kMostReplayedRows) return 0;
-  // What waits, reads back or narrows runs as it is.
-  if (batch.before_source != nullptr || !batch.embedding_rows.empty()) return 0;
-  for (const StepSequence& s : batch.sequences) {
-    if (s.save != nullptr || s.state->decoder_start() > s.state->length()) return 0;
-  }
-  return row_bucket(rows);
+bool Model::can_replay(const StepBatch& batch, const StepObserver* observer) const {
+  if (!options_.replay || !backend_->replays() || observer != nullptr) return false;
+  // What waits or reads back runs as it is.
+  return static_cast<int64_t>(batch.tokens.size()) <= kMostReplayedRows && batch.before_source == nullptr &&
+         batch.embedding_rows.empty() &&
+         std::none_of(batch.sequences.begin(), batch.sequences.end(), [](const StepSequence& s) { return s.save != nullptr; });
 }
 
-void Model::pad_rows(Step& step) {
-  Buffers& b = *step.b;
-  const ModelConfig& c = config_;
-  const int64_t last = step.live - 1;
+void Model::pad_inputs(const Step& step, StepInputs& in) const {
+  if (in.live == in.rows) return;
+  const int64_t last = in.live - 1;
   const auto repeat = [&](auto* data, int64_t width) {
-    for (int64_t r = step.live; r < step.rows; ++r) std::copy_n(data + last * width, width, data + r * width);
+    for (int64_t r = in.live; r < in.rows; ++r) std::copy_n(data + last * width, width, data + r * width);
   };
-  b.tokens.resize(static_cast<size_t>(step.rows), b.tokens.back());
-  b.positions.resize(static_cast<size_t>(step.rows), b.positions.back());
-  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin})
-    repeat(t->host(), step.rope_pairs);
-  if (step.image != nullptr) repeat(b.image.host(), 1);
-  for (int64_t slot = 0; slot < static_cast<int64_t>(c.engram_layer_ids.size()); ++slot)
-    repeat(b.engram_rows.host() + slot * step.rows * c.engram_columns(), c.engram_columns());
+  in.positions.resize(static_cast<size_t>(in.rows), in.positions.back());
+  for (SharedBuffer<float>* t : in.rotations()) repeat(t->host(), step.rope_pairs);
+  if (step.has_image) repeat(in.image.host(), 1);
+  for (int64_t slot = 0; slot < static_cast<int64_t>(config_.engram_layer_ids.size()); ++slot)
+    repeat(in.engram_rows.host() + slot * in.rows * config_.engram_columns(), config_.engram_columns());
 }
 
 void Model::pad_copies(const Step& step, int64_t count) {
