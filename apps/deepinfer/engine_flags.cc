@@ -116,6 +116,10 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
          ->type_name("DIR"));
   in(add_size(c, "--kv-shared-bytes", kv_shared_bytes, 0, kMaxMemory,
               "What it may take, for all models together; 0: no limit (default: 0)"));
+  in(c.add_option("--kv-directory", kv_directory,
+                  "Redis that knows what the shared folder holds: redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://PATH "
+                  "(default: none)")
+         ->type_name("URL"));
   in(c.add_option("--kv-secret-file", kv_secret_file,
                   "32 secret bytes under which prefixes are stored (default: secret in the shared folder or in the store, made "
                   "if it isn't there)")
@@ -138,6 +142,7 @@ void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_store_bytes, t.store_bytes);
   take(kv_shared, t.shared);
   take(kv_shared_bytes, t.shared_bytes);
+  take(kv_directory, t.directory);
   take(kv_secret_file, t.secret_file);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);

@@ -60,8 +60,9 @@ struct KvTierOptions {
   int64_t store_bytes = int64_t{64} << 30;  ///< that it may take
   std::string shared;                       ///< folder that machines share (3FS, Lustre, NFS); must be there
   int64_t shared_bytes = 0;                 ///< that it may take, for all models together; 0: no limit
-  std::string
-      secret_file;  ///< 32 bytes under which pages are named; empty: SHARED/secret or STORE/secret, made if it isn't there
+  std::string directory;  ///< Redis that knows what `shared` holds, for fast look-ups: redis://HOST[:PORT] or unix://PATH
+  /// 32 bytes under which pages are named; empty: SHARED/secret or STORE/secret, made if it isn't there.
+  std::string secret_file;
   double ttl_chat = 86400;           ///< how long stores keep a page of class `chat` after its last use; 0: not at all
   double ttl_agent = 3 * 86400.0;    ///< the same for class `agent`
   double ttl_pinned = 30 * 86400.0;  ///< the same for class `pinned`

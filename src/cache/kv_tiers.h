@@ -84,8 +84,8 @@ class KvTiers {
   /// Copies the page, then returns: writing follows in batches, at a limited rate, where retention says that the page will be
   /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched.
   virtual void write_back(const KvStoreWrite& page) = 0;
-  /// The pages of a prompt's start were used, wherever they came from: their time to live begins anew. Returns at once; the same start is
-  /// not touched again within seconds.
+  /// The pages of a prompt's start were used, wherever they came from: their time to live begins anew. Returns at once; the same
+  /// start is not touched again within seconds.
   virtual void touch(std::span<const PrefixKey> keys, CacheClass cache_class) {
     (void)keys;
     (void)cache_class;

@@ -33,10 +33,10 @@ struct CoreOptions {
   /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is
   /// over.
   bool overlap_pulls = true;
-  bool cut_over = true;       ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
+  bool cut_over = true;          ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
   double row_layer_seconds = 0;  ///< what a row of a prompt takes in a layer, to begin with; 0: unknown
-  bool step_at_once = false;  ///< for tests: enters the next step whatever is expected
-  std::string fingerprint;    ///< of model and numerics: pages of another one are never hit
+  bool step_at_once = false;     ///< for tests: enters the next step whatever is expected
+  std::string fingerprint;       ///< of model and numerics: pages of another one are never hit
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.

@@ -25,6 +25,7 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   config.local_retention.ttl_seconds = {o.ttl_chat, o.ttl_agent, o.ttl_pinned};
   config.shared_directory = o.shared;
   config.shared_bytes = o.shared_bytes;
+  config.directory_url = o.directory;
   config.shared_retention = config.local_retention;
   config.secret_file = o.secret_file;
   config.io.match_seconds = o.match_limit;

@@ -17,7 +17,8 @@ struct EngineTiers {
 };
 
 /// Opens what `options` ask for; nothing if they ask for no tier. Reads all weights once if pages are to outlive the process:
-/// they are named after them; and runs a short prompt twice, so that the first hit is weighed against computing, too. Unimplemented: the backend's pages lie in a device's memory.
+/// they are named after them; and runs a short prompt twice, so that the first hit is weighed against computing, too.
+/// Unimplemented: the backend's pages lie in a device's memory.
 Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model);
 
 }  // namespace deepinfer

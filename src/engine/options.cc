@@ -42,6 +42,8 @@ Status KvTierOptions::validate() const {
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_pinned", ttl_pinned, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.match_limit", match_limit, 1e-4, 60));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.pull_limit", pull_limit, 1e-4, 3600));
+  if (!directory.empty() && shared.empty())
+    return Status::InvalidArgument("kv_tiers.directory is set, which says what kv_tiers.shared holds, and that is empty");
   if (!secret_file.empty() && !persistent())
     return Status::InvalidArgument("kv_tiers.secret_file is \"{}\", which names pages of a store, and there is none",
                                    secret_file);

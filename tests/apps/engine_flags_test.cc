@@ -64,6 +64,8 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "--kv-shared-bytes",
                                  "5GiB",
                                  "--no-kv-cut-over",
+                                 "--kv-directory",
+                                 "redis://host",
                                  "--kv-secret-file",
                                  "secret",
                                  "--kv-ttl-chat",
@@ -104,6 +106,7 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.kv_tiers.shared, "shared/dir");
   EXPECT_EQ(o.kv_tiers.shared_bytes, int64_t{5} << 30);
   EXPECT_FALSE(o.kv_tiers.cut_over);
+  EXPECT_EQ(o.kv_tiers.directory, "redis://host");
   EXPECT_EQ(o.kv_tiers.secret_file, "secret");
   EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
   EXPECT_EQ(o.kv_tiers.ttl_agent, 11);

@@ -1,5 +1,5 @@
-// A disk that has become slow, for LD_PRELOAD: while the file $DEEPINFER_SLOW_DIR.slow is there, every positioned read of a file below
-// $DEEPINFER_SLOW_DIR takes as many milliseconds longer as that file says.
+// A disk that has become slow, for LD_PRELOAD: while the file $DEEPINFER_SLOW_DIR.slow is there, every positioned read of a file
+// below $DEEPINFER_SLOW_DIR takes as many milliseconds longer as that file says.
 
 #include <dlfcn.h>
 #include <sys/uio.h>

@@ -32,7 +32,7 @@ class MemoryTiers final : public KvTiers {
 
   int64_t failing_group = -1, failing_page = -1;
   double seconds_per_group = 0;
-  double estimate = 0;  ///< what pull_seconds says
+  double estimate = 0;              ///< what pull_seconds says
   int64_t probed = 0, touched = 0;  ///< pages
 
  private:

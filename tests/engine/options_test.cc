@@ -75,6 +75,11 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   EXPECT_TRUE(options.validate().message().starts_with("enable_prefix_caching is false, kv_tiers need it"))
       << options.validate().message();
   options = good();
+  options.kv_tiers.directory = "redis://host";
+  EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.directory is set")) << options.validate().message();
+  options.kv_tiers.shared = "folder";
+  EXPECT_TRUE(options.validate().ok()) << options.validate().message();
+  options = good();
   options.kv_tiers.host_bytes = 1 << 20;
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
