@@ -63,12 +63,6 @@ class KvTiers {
   /// Copies the page, then returns: writing follows in batches, at a limited rate, where retention says that the page will be
   /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched.
   virtual void write_back(const KvStoreWrite& page) = 0;
-  /// These pages were used, wherever the request got them from: their time to live starts anew in every tier that has them. Returns
-  /// at once.
-  virtual void touch(std::vector<PrefixKey> /*keys*/, CacheClass /*cache_class*/) {}
-  /// What computing takes now. From then on a match leaves out what would take longer to pull than to compute (kSlow), by what
-  /// pulls were measured to take, and a pull ends when computing would have been done. 0: unknown, nothing is left out.
-  virtual void set_prefill_rate(double /*seconds_per_token*/) {}
   /// Waits until everything queued has been written or has failed.
   virtual void flush() = 0;
   /// Counts since the start, per tier and per reason.

@@ -10,8 +10,7 @@ namespace {
 
 class AsyncTiers : public KvTiers {
  public:
-  explicit AsyncTiers(const std::shared_ptr<TiersCore>& core)
-      : core_(core), writer_(core), reader_(core, writer_.queues()), lookup_(core) {}
+  explicit AsyncTiers(const std::shared_ptr<TiersCore>& core) : core_(core), writer_(core), reader_(core), lookup_(core) {}
   ~AsyncTiers() override { core_->stop.request_stop(); }
 
   std::vector<std::string_view> tier_names() const override {
@@ -27,8 +26,6 @@ class AsyncTiers : public KvTiers {
     return reader_.start(match, std::move(keys), std::move(pages));
   }
   void write_back(const KvStoreWrite& page) override { writer_.push(page); }
-  void touch(std::vector<PrefixKey> keys, CacheClass cache_class) override { writer_.touch(keys, cache_class); }
-  void set_prefill_rate(double seconds_per_token) override { core_->prefill_seconds_per_token = seconds_per_token; }
   void flush() override { writer_.flush(); }
   KvTiersStats stats() const override {
     KvTiersStats stats;
@@ -79,7 +76,6 @@ Result<std::unique_ptr<KvTiers>> make_async_tiers(const KvPageShape& shape, std:
   auto core = std::make_shared<TiersCore>();
   core->shape = shape;
   core->options = options;
-  core->prefill_seconds_per_token = options.prefill_seconds_per_token;
   for (std::shared_ptr<KvStore>& store : stores) {
     auto tier = std::make_unique<TierState>();
     tier->in_memory = store->tier() == "host";

@@ -11,7 +11,7 @@ namespace deepinfer {
 struct AsyncTiersOptions {
   double match_seconds = 0.05;  ///< limit of a match as a whole
   double pull_seconds = 5;      ///< limit of a pull; less where computing the pages takes less
-  /// What computing takes at first (KvTiers::set_prefill_rate); 0: unknown, and a hit is never refused for being slow.
+  /// What computing takes; 0: unknown, and a hit is never refused for being slow.
   double prefill_seconds_per_token = 0;
   int64_t page_positions = 128;
   int64_t read_threads = 4;                           ///< for each tier

@@ -112,36 +112,6 @@ void TierLookup::expire(Shared& shared, Request& request) {
   finish(request, KvStoreMiss::kSlow);
 }
 
-/// Leaves out what would take longer to pull than to compute. The tiers are read at the same time, so the slowest one counts; the
-/// end is chosen where most time is saved.
-void TierLookup::cut_over(TiersCore& core, KvTierMatch& match) {
-  if (core.prefill_seconds_per_token <= 0) return;
-  std::vector<int64_t> pages_of(core.tiers.size());
-  int64_t pages = 0, best_pages = 0;
-  size_t best_runs = 0;
-  double best_gain = 0;
-  for (size_t i = 0; i < match.runs.size(); ++i) {
-    pages_of[match.runs[i].tier] += match.runs[i].pages;
-    pages += match.runs[i].pages;
-    double pull = 0;
-    for (size_t tier = 0; tier < pages_of.size(); ++tier) {
-      if (pages_of[tier] > 0) {
-        pull = std::max(pull, core.tiers[tier]->pull_seconds(pages_of[tier] * core.shape.page_bytes()));
-      }
-    }
-    const double gain = core.recompute_seconds(pages) - pull;
-    if (gain <= best_gain) continue;
-    best_gain = gain;
-    best_runs = i + 1;
-    best_pages = pages;
-  }
-  // What became faster again would otherwise never be found out.
-  if (best_pages == match.pages || core.tiers[match.runs[best_runs].tier]->may_probe()) return;
-  match.runs.resize(best_runs);
-  match.pages = best_pages;
-  match.reason = KvStoreMiss::kSlow;
-}
-
 /// Asks tier after tier for the keys that none has given yet, beginning with the fastest again after each success.
 void TierLookup::ask(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Request>& request, size_t tier) {
   TiersCore& core = *shared->core;
@@ -153,9 +123,7 @@ void TierLookup::ask(const std::shared_ptr<Shared>& shared, const std::shared_pt
     for (; tier < core.tiers.size() && !core.tiers[tier]->available(); ++tier) request->match.reason = KvStoreMiss::kUnavailable;
     const bool complete = request->match.pages == static_cast<int64_t>(request->keys.size());
     over = complete || tier == core.tiers.size();
-    if (complete) request->match.reason = KvStoreMiss::kNone;
-    if (over) cut_over(core, request->match);
-    reason = request->match.reason;
+    if (!complete) reason = request->match.reason;
     if (!over) request->tier = tier;
   }
   if (over) {

@@ -24,7 +24,6 @@ class TierLookup {
   struct Request;
   struct Shared;  ///< what threads use
 
-  static void cut_over(TiersCore& core, KvTierMatch& match);
   static void finish(Request& request, KvStoreMiss reason);
   static void expire(Shared& shared, Request& request);
   static void ask(const std::shared_ptr<Shared>& shared, const std::shared_ptr<Request>& request, size_t tier);

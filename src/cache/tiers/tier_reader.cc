@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
-#include <functional>
 #include <mutex>
 
 namespace deepinfer {
@@ -29,9 +28,6 @@ struct PullState {
   bool finished = false;
   int64_t first_missing = 0;
   KvPull::Result result;
-  std::vector<double> first_arrival, last_arrival;  ///< [tiers] on the steady clock; 0: nothing yet
-  std::vector<int64_t> bytes_arrived;               ///< [tiers]
-  std::function<void()> promote;                    ///< to be called once when everything has come
 
   // With the lock held:
   /// The pull ends here, whatever threads still do; they won't write to the pages any more.
@@ -39,8 +35,6 @@ struct PullState {
   void fail(int64_t page, KvStoreMiss miss);
   /// Its time is over.
   void expire(std::unique_lock<std::mutex>& lock);
-  void note_arrival(size_t tier, int64_t bytes);
-  void measure() const;
 };
 
 void PullState::finish(std::unique_lock<std::mutex>& lock) {
@@ -57,27 +51,9 @@ void PullState::finish(std::unique_lock<std::mutex>& lock) {
     result.bytes_by_tier[tier] += core->shape.page_bytes();
   }
   finished = true;
-  changed.notify_all();
-  if (result.good_pages == match.pages) {
-    measure();
-    if (promote) promote();
-    return;
-  }
   const std::lock_guard counting(core->mutex);
-  ++core->stats.pulls_failed;
-}
-
-void PullState::note_arrival(size_t tier, int64_t bytes) {
-  last_arrival[tier] = steady_seconds();
-  if (first_arrival[tier] == 0) first_arrival[tier] = last_arrival[tier];
-  bytes_arrived[tier] += bytes;
-}
-
-void PullState::measure() const {
-  for (size_t tier = 0; tier < bytes_arrived.size(); ++tier) {
-    if (bytes_arrived[tier] == 0) continue;
-    core->tiers[tier]->measured(bytes_arrived[tier], last_arrival[tier] - result.begin, first_arrival[tier] - result.begin);
-  }
+  if (result.good_pages < match.pages) ++core->stats.pulls_failed;
+  changed.notify_all();
 }
 
 void PullState::fail(int64_t page, KvStoreMiss miss) {
@@ -93,10 +69,7 @@ void PullState::expire(std::unique_lock<std::mutex>& lock) {
   if (over) return;
   for (size_t page = 0; page < arrived.size(); ++page) {
     if (arrived[page] < static_cast<int64_t>(left.size())) {
-      TierState& tier = *core->tiers[tier_of[page]];
-      // Slow is one thing: it is known now, and pulls of that size will not be tried. Dead is another.
-      if (bytes_arrived[tier_of[page]] == 0) tier.missed_limit();
-      tier.measured_at_most(bytes_arrived[tier_of[page]], steady_seconds() - result.begin);
+      core->tiers[tier_of[page]]->missed_limit();
       fail(static_cast<int64_t>(page), KvStoreMiss::kSlow);
       break;
     }
@@ -187,20 +160,17 @@ void hand_over(PullState& s, TierState& tier, const Job& job, std::span<const Kv
   }
   lock.lock();
   --s.copying;
-  int64_t bytes = 0;
   for (size_t i = 0; i < reads.size(); ++i) {
     if (reads[i].miss != KvStoreMiss::kNone) {
       s.fail(job.begin + static_cast<int64_t>(i), reads[i].miss);
       continue;
     }
-    bytes += static_cast<int64_t>(reads[i].into.size());
     --s.left[static_cast<size_t>(job.group)];
     if (++s.arrived[static_cast<size_t>(job.begin) + i] == static_cast<int64_t>(s.left.size())) {
       const std::lock_guard counting(tier.mutex);
       ++tier.stats.pages_read;
     }
   }
-  if (bytes > 0) s.note_arrival(s.tier_of[static_cast<size_t>(job.begin)], bytes);
   s.changed.notify_all();
   if (s.jobs == 0) s.finish(lock);
 }
@@ -228,74 +198,10 @@ void read_pages(PullState& s, Job job) {
   hand_over(s, tier, job, reads);
 }
 
-/// Consecutive pages that a slower tier gave.
-struct Promotion {
-  std::vector<PrefixKey> keys;
-  size_t tier = 0;
-  bool exact = true;
-};
-
-/// Reads them once more, now that the system has them at hand, and offers them to the faster tiers. Not in the pull itself: who
-/// waits for it has nothing of that, and its pages are somebody else's as soon as it is over.
-void promote(TiersCore& core, const std::vector<std::shared_ptr<WriteQueue>>& queues, const Promotion& promotion) {
-  const KvPageShape& shape = core.shape;
-  for (size_t i = 0; i < promotion.keys.size() && !core.stop.stop_requested(); ++i) {
-    auto page = std::make_shared<QueuedPage>();
-    page->bytes.resize(static_cast<size_t>(shape.page_bytes()));
-    std::vector<KvStoreRead> reads;
-    for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
-      const auto index = static_cast<int64_t>(group);
-      reads.push_back(
-          {.key = promotion.keys[i],
-           .group = index,
-           .into = std::span(page->bytes)
-                       .subspan(static_cast<size_t>(shape.group_offset(index)), static_cast<size_t>(shape.group_bytes[group])),
-           .exact_only = promotion.exact});
-    }
-    core.tiers[promotion.tier]->store->read(reads, wall_seconds(), core.stop.get_token());
-    const auto arrived = [](const KvStoreRead& read) { return read.miss == KvStoreMiss::kNone; };
-    if (!std::all_of(reads.begin(), reads.end(), arrived)) return;
-    // Of which class it is nobody says here; a use by a higher one lifts it.
-    page->write = {.key = promotion.keys[i],
-                   .parent = i == 0 ? PrefixKey{} : promotion.keys[i - 1],
-                   .cache_class = CacheClass::kChat,
-                   .exact = promotion.exact,
-                   .page = page->bytes};
-    bool taken = false;
-    for (size_t tier = 0; tier < promotion.tier; ++tier) taken = queues[tier]->offer(page) || taken;
-    if (!taken) return;  // they are busy with pages that are worth more
-    const std::lock_guard counting(core.mutex);
-    ++core.stats.pages_promoted;
-  }
-}
-
 }  // namespace
 
-TierReader::TierReader(std::shared_ptr<TiersCore> core, std::vector<std::shared_ptr<WriteQueue>> queues)
-    : core_(std::move(core)), queues_(std::make_shared<const std::vector<std::shared_ptr<WriteQueue>>>(std::move(queues))) {
-  for (size_t i = 0; i < core_->tiers.size(); ++i) {
-    threads_.push_back(std::make_shared<TierWorkers>(core_->options.read_threads));
-    promoters_.push_back(std::make_shared<TierWorkers>(1));
-  }
-}
-
-std::function<void()> TierReader::promotion_of(const KvTierMatch& match, const std::vector<PrefixKey>& keys) const {
-  std::vector<Promotion> all;
-  size_t begin = 0;
-  for (const KvTierMatch::Run& run : match.runs) {
-    const auto first = keys.begin() + static_cast<std::ptrdiff_t>(begin);
-    if (run.tier > 0) all.push_back({.keys = {first, first + run.pages}, .tier = run.tier, .exact = match.exact});
-    begin += static_cast<size_t>(run.pages);
-  }
-  if (all.empty()) return {};
-  // By weak references: the last owner of threads must not be one of them.
-  std::vector<std::weak_ptr<TierWorkers>> threads(promoters_.begin(), promoters_.end());
-  return [core = core_, queues = queues_, threads = std::move(threads), all = std::move(all)] {
-    for (const Promotion& one : all) {
-      const std::shared_ptr<TierWorkers> thread = threads[one.tier].lock();
-      if (thread != nullptr) thread->post([core, queues, one] { promote(*core, *queues, one); });
-    }
-  };
+TierReader::TierReader(std::shared_ptr<TiersCore> core) : core_(std::move(core)) {
+  for (size_t i = 0; i < core_->tiers.size(); ++i) threads_.push_back(std::make_unique<TierWorkers>(core_->options.read_threads));
 }
 
 std::unique_ptr<KvPull> TierReader::start(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) {
@@ -315,10 +221,6 @@ std::unique_ptr<KvPull> TierReader::start(const KvTierMatch& match, std::vector<
   const size_t groups = core_->shape.group_bytes.size();
   s->left.assign(groups, match.pages);
   s->arrived.assign(static_cast<size_t>(match.pages), 0);
-  s->first_arrival.resize(core_->tiers.size());
-  s->last_arrival.resize(core_->tiers.size());
-  s->bytes_arrived.resize(core_->tiers.size());
-  s->promote = promotion_of(match, s->keys);
   for (const KvTierMatch::Run& run : match.runs) s->tier_of.insert(s->tier_of.end(), static_cast<size_t>(run.pages), run.tier);
   {
     const std::lock_guard lock(core_->mutex);
