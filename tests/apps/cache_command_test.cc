@@ -269,6 +269,101 @@ TEST(CacheCommandDamage, IsCountedByReasonRemovedAndNotExported) {
   EXPECT_EQ(run_json({"verify", directory.path()})["checked"]["pages"], 6);
 }
 
+std::string write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+  return path;
+}
+
+/// Sessions that come back every 20 seconds with a block more, ten times.
+std::string sessions_trace() {
+  std::string text;
+  for (int turn = 0; turn < 10; ++turn) {
+    for (int session = 0; session < 20; ++session) {
+      Json row = {{"timestamp", turn * 20000 + session * 10}, {"input_length", (turn + 1) * 512}, {"output_length", 10}};
+      for (int block = 0; block <= turn; ++block) row["hash_ids"].push_back(session * 100 + block);
+      text += row.dump() + "\n";
+    }
+  }
+  return text;
+}
+
+TEST(CachePlan, FitsAndRecommends) {
+  const Directory directory;
+  const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
+  const std::string saved = directory.path() + "/intervals.json", svg = directory.path() + "/plan.svg";
+  const Arguments prices = {"--page-bytes", "100KB", "--prefill-rate", "1000", "--pull-rate", "1GB", "--device-cost", "2"};
+  const auto with_prices = [&](Arguments all) {
+    all.insert(all.end(), prices.begin(), prices.end());
+    return all;
+  };
+  const Json plan =
+      run_json(with_prices({"plan", "--trace", "agent=" + trace, "--save-intervals", saved, "--svg", svg, "--capacity", "10MB"}));
+  ASSERT_EQ(plan["classes"].size(), 1U);
+  const Json& agent = plan["classes"][0];
+  EXPECT_EQ(agent["class"], "agent");
+  EXPECT_EQ(agent["requests"], 200);
+  EXPECT_EQ(agent["fits"].size(), 4U);
+  EXPECT_LT(agent["fits"][0]["ks_distance"], 0.3);
+  EXPECT_GE(agent["recommended"]["ttl_seconds"], 20) << "or nothing would ever be hit";
+  ASSERT_EQ(plan["replays"].size(), 3U);
+  EXPECT_NEAR(plan["replays"][0]["hit_rate"].get<double>(), 900.0 / 1100, 1e-9);
+  EXPECT_LT(plan["replays"][2]["hit_rate"], plan["replays"][0]["hit_rate"]) << "100 pages do not hold 20 sessions";
+  EXPECT_GT(std::filesystem::file_size(svg), 1000U);
+  // What was saved gives the same plan, without the replays that need the requests.
+  const Json again = run_json(with_prices({"plan", "--intervals", saved}));
+  EXPECT_EQ(again["classes"], plan["classes"]);
+  EXPECT_EQ(again["replays"].size(), 0U);
+  const CommandRun table = run(with_prices({"plan", "--trace", "agent=" + trace}));
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"Class agent: 200 requests", "KS", "<- cheapest", "--kv-ttl-agent", "Replay"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << table.out;
+}
+
+TEST(CachePlan, TakesRatesFromBenchmarks) {
+  const Directory directory;
+  const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
+  const std::string measured = write_file(directory.path() + "/lines.jsonl",
+                                          R"({"name":"cache_prefill","value":500,"unit":"tokens/s"}
+{"name":"cache_pull","value":2,"unit":"GB/s","conditions":{"tier":"host"}}
+{"name":"cache_pull","value":0.5,"unit":"GB/s","conditions":{"tier":"local"}}
+)");
+  const Json plan = run_json({"plan", "--trace", trace, "--page-bytes", "100KB", "--measured", measured});
+  EXPECT_EQ(plan["prefill_tokens_per_second"], 500);
+  EXPECT_EQ(plan["pull_bytes_per_second"], 5e8);
+  EXPECT_EQ(run_json({"plan", "--trace", trace, "--page-bytes", "100KB", "--measured", measured, "--tier",
+                      "host"})["pull_bytes_per_second"],
+            2e9);
+  EXPECT_NE(
+      error_of({"plan", "--trace", trace, "--page-bytes", "1MB", "--measured", measured, "--tier", "shared"}).find("--pull-rate"),
+      std::string::npos);
+}
+
+TEST(CachePlan, ErrorsNameWhatIsWrong) {
+  const Directory directory;
+  const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
+  const std::string azure =
+      write_file(directory.path() + "/azure.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,4808,10\n");
+  const Arguments prices = {"--page-bytes", "100KB", "--prefill-rate", "1000", "--pull-rate", "1GB"};
+  const auto error = [&](Arguments arguments, bool with_prices = true) {
+    arguments.insert(arguments.begin(), "plan");
+    if (with_prices) arguments.insert(arguments.end(), prices.begin(), prices.end());
+    return error_of(arguments);
+  };
+  EXPECT_NE(error({}).find("--trace or --intervals"), std::string::npos);
+  EXPECT_NE(error({"--trace", trace, "--intervals", trace}).find("--trace or --intervals"), std::string::npos);
+  EXPECT_NE(error({"--trace", "/nonexistent"}).find("/nonexistent"), std::string::npos);
+  EXPECT_NE(error({"--trace", azure}).find("nothing says which prompts share"), std::string::npos);
+  EXPECT_NE(error({"--intervals", trace}).find("format"), std::string::npos);
+  EXPECT_NE(error({"--trace", trace}, false).find("--model or --page-bytes"), std::string::npos);
+  EXPECT_NE(error({"--trace", trace, "--page-bytes", "1MB"}, false).find("--prefill-rate"), std::string::npos);
+  EXPECT_NE(error({"--trace", trace, "--device-cost", "0"}).find("--device-cost"), std::string::npos);
+  EXPECT_NE(error({"--trace", trace, "--max-ttl", "11y"}).find("--max-ttl"), std::string::npos);
+  // Slower than computing: no page is worth bringing back.
+  EXPECT_NE(error({"--trace", trace, "--page-bytes", "1MB", "--prefill-rate", "1000000", "--pull-rate", "1KB"}, false)
+                .find("bringing a page back"),
+            std::string::npos);
+}
+
 TEST(CacheCommandErrors, NameWhatIsWrong) {
   const Directory empty;
   for (const char* command : {"stat", "verify", "gc"}) {

@@ -34,18 +34,13 @@ void add_cache_command(CLI::App& app, cli::Command& chosen) {
   add_gc_command(*cache, chosen);
   add_export_command(*cache, chosen);
   add_import_command(*cache, chosen);
+  add_plan_command(*cache, chosen);
   cache->footer(
-      "A local store (--kv-store) belongs to one process: gc, import and verify --remove need it to have ended. A shared one
-      "
-      "(--kv-shared) can be looked after while engines use it.
-
-      "
-      "Examples:
-      "
-      "  deepinfer cache stat /var/lib/deepinfer/kv
-      "
-      "  deepinfer cache verify /mnt/kv --remove
-      "
+      "A local store (--kv-store) belongs to one process: gc, import and verify --remove need it to have ended. A shared one\n"
+      "(--kv-shared) can be looked after while engines use it.\n\n"
+      "Examples:\n"
+      "  deepinfer cache stat /var/lib/deepinfer/kv\n"
+      "  deepinfer cache verify /mnt/kv --remove\n"
       "  deepinfer cache gc /mnt/kv --capacity 2TiB");
 }
 

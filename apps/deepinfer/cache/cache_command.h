@@ -10,7 +10,7 @@
 
 namespace deepinfer::cache {
 
-/// `deepinfer cache`: stat, verify, gc, export and import of a store of KV pages.
+/// `deepinfer cache`: stat, verify, gc, export and import of a store of KV pages, and the plan of how long to keep them.
 void add_cache_command(CLI::App& app, cli::Command& chosen);
 
 // What the commands share.
@@ -20,6 +20,7 @@ void add_verify_command(CLI::App& cache, cli::Command& chosen);
 void add_gc_command(CLI::App& cache, cli::Command& chosen);
 void add_export_command(CLI::App& cache, cli::Command& chosen);
 void add_import_command(CLI::App& cache, cli::Command& chosen);
+void add_plan_command(CLI::App& cache, cli::Command& chosen);
 
 /// The folder of the store, which every command takes, and --json.
 struct StoreFlags {
