@@ -323,19 +323,20 @@ TEST(CachePlan, TakesRatesFromBenchmarks) {
   const Directory directory;
   const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
   const std::string measured = write_file(directory.path() + "/lines.jsonl",
-                                          R"({"name":"cache_prefill","value":500,"unit":"tokens/s"}
-{"name":"cache_pull","value":2,"unit":"GB/s","conditions":{"tier":"host"}}
-{"name":"cache_pull","value":0.5,"unit":"GB/s","conditions":{"tier":"local"}}
+                                          R"({"name":"kv_prefill","value":500,"unit":"tokens/s"}
+{"name":"kv_pull","value":2,"unit":"GB/s","conditions":{"store":"host","cached":"yes"}}
+{"name":"kv_pull","value":0.5,"unit":"GB/s","conditions":{"store":"local","cached":"no"}}
+{"name":"kv_pull","value":3,"unit":"GB/s","conditions":{"store":"local","cached":"yes"}}
 )");
   const Json plan = run_json({"plan", "--trace", trace, "--page-bytes", "100KB", "--measured", measured});
   EXPECT_EQ(plan["prefill_tokens_per_second"], 500);
   EXPECT_EQ(plan["pull_bytes_per_second"], 5e8);
-  EXPECT_EQ(run_json({"plan", "--trace", trace, "--page-bytes", "100KB", "--measured", measured, "--tier",
+  EXPECT_EQ(run_json({"plan", "--trace", trace, "--page-bytes", "100KB", "--measured", measured, "--store",
                       "host"})["pull_bytes_per_second"],
             2e9);
-  EXPECT_NE(
-      error_of({"plan", "--trace", trace, "--page-bytes", "1MB", "--measured", measured, "--tier", "shared"}).find("--pull-rate"),
-      std::string::npos);
+  EXPECT_NE(error_of({"plan", "--trace", trace, "--page-bytes", "1MB", "--measured", measured, "--store", "shared"})
+                .find("--pull-rate"),
+            std::string::npos);
 }
 
 TEST(CachePlan, ErrorsNameWhatIsWrong) {

@@ -107,8 +107,35 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"no_json", http_answer(sse_event("{oops")), "not JSON"},
         Bad{"error_event", http_answer(kText + sse_event(R"({"error":{"message":"out of order"}})")), "out of order"},
         Bad{"silent", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText, "timeout"},
+        Bad{"no_chunk_size", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n", "bad chunk"},
+        Bad{"length_is_no_number", "HTTP/1.1 200 OK\r\nContent-Length: 1e9\r\n\r\n", "bad Content-Length"},
+        Bad{"length_of_exabytes", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9223372036854775807\r\n\r\n" + kText,
+            "partial message"},
+        Bad{"empty_success", "HTTP/1.1 204 No Content\r\n\r\n", "HTTP 204"},
+        Bad{"elsewhere", http_answer("", "302 Found"), "HTTP 302"},
+        Bad{"not_a_stream", http_answer(R"({"choices":[{"text":"a"}]})"), "without [DONE]"},
+        Bad{"error_of_any_depth",
+            http_answer(sse_event(R"({"error":)" + std::string(100'000, '[') + std::string(100'000, ']') + "}")),
+            R"({"error":[[[)"},
+        Bad{"choices_of_any_kind",
+            http_answer(sse_event(R"({"choices":[7,null,{"text":5,"delta":[]},{"delta":{"content":{}}}]})") + kDone),
+            "without a token"},
+        Bad{"usage_below_zero", http_answer(kText + sse_event(R"({"usage":{"completion_tokens":-5}})") + kDone),
+            "without a token"},
         Bad{"endless_head", "HTTP/1.1 200 OK\r\nX: " + std::string(200'000, 'x'), "header limit"}),
     [](const auto& bad) { return bad.param.name; });
+
+TEST(LoadClient, CountsThatNoServerMakesCanBeAdded) {
+  ScriptedServer server(always(http_answer(
+      kText +
+      sse_event(
+          R"({"usage":{"completion_tokens":18446744073709551615,"prompt_tokens":9223372036854775807,"prompt_tokens_details":7}})") +
+      kDone)));
+  const LoadRun result = run(server.endpoint(), requests(1));
+  EXPECT_EQ(result.records[0].error, "");
+  EXPECT_EQ(result.records[0].output_tokens, int64_t{1} << 40);
+  EXPECT_EQ(result.records[0].input_tokens, int64_t{1} << 40);
+}
 
 TEST(LoadClient, ALivelyAnswerWithoutEndIsAnError) {
   const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -224,6 +251,20 @@ TEST(LoadClient, ClientsHaveOneSessionEachAndOneRequestInFlight) {
       open += begin <= r.sent && r.sent < end ? 1 : 0;
     }
     EXPECT_LE(open, 3);
+  }
+}
+
+TEST(LoadClient, InAClosedLoopNobodyIsLate) {
+  ScriptedServer server(always(http_answer(kText + kDone)));
+  for (const bool clients : {true, false}) {
+    LoadOptions options;
+    (clients ? options.num_clients : options.max_concurrency) = 1;
+    const LoadRun result = run(server.endpoint(), requests(5), options);
+    ASSERT_EQ(result.records.size(), 5u);
+    for (size_t i = 1; i < 5; ++i) {
+      EXPECT_GE(result.records[i].planned, result.records[i - 1].finished);
+      EXPECT_GE(result.records[i].sent, result.records[i].planned);
+    }
   }
 }
 

@@ -59,6 +59,7 @@ await test('a sweep with plots, and a report of two', async () => {
   assert.match(fs.readFileSync(file('a.svg'), 'utf8'), /^<svg/);
   const report = await bench('report', `ours <1>=${file('a.jsonl')}`, file('a.jsonl'), '-o', file('report.html'));
   assert.equal(report.code, 0, report.err);
+  assert.match((await bench('report', file('a.jsonl'), '--svg', '-')).out, /^<svg[^]*Answers against requests/);
   const page = fs.readFileSync(file('report.html'), 'utf8');
   assert.ok(page.includes('ours &lt;1&gt;') && !/src=|https?:\/\/(?!www\.w3\.org)/.test(page));
 });
@@ -190,6 +191,7 @@ await test('bad flags and files are one line that names them', async () => {
     [['serve', '--base-url', fake.url, '--json', path.join(folder, 'no', 'such')], '--json'],
     [['serve', '--base-url', 'http://127.0.0.1:1'], '127.0.0.1:1/v1/models'],
     [['report', path.join(folder, 'none'), '-o', '-'], 'none'],
+    [['report', text], 'give --output or --svg'],
     [['report', text, '-o', '-'], 'words.txt: line 1: not a JSON object'],
     [['report', program, '-o', '-'], 'bytes'],
   ]) {

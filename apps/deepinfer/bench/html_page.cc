@@ -16,7 +16,8 @@ constexpr const char* kPageStyle = R"(
   th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #e3e3e8; white-space: nowrap; }
   dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; }
   dd { margin: 0; overflow-wrap: anywhere; }
-  .text { text-align: left; }
+  th { white-space: normal; vertical-align: bottom; }
+  .text { text-align: left; white-space: nowrap; }
   figure { margin: 1.5rem 0; }
   svg { max-width: 100%; height: auto; }
   @media (prefers-color-scheme: dark) {

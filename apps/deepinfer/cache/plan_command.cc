@@ -28,7 +28,7 @@ struct PlanFlags {
   std::optional<int64_t> page_bytes;
   std::optional<double> prefill_rate;
   std::optional<int64_t> pull_rate;
-  std::string measured, tier = "local";
+  std::string measured, store = "local";
   double device_cost = 2, storage_cost = 0.02;
   double load = 1;
   double max_ttl = 30 * 86400.0;
@@ -65,8 +65,9 @@ Result<PageTrace> read_traces(const PlanFlags& flags) {
   return trace;
 }
 
-/// The latest figure of that name among lines of JSON that benchmarks printed; `tier` empty: of any.
-Result<std::optional<double>> measured_value(const PlanFlags& flags, std::string_view name, std::string_view tier) {
+/// The latest figure of that name among lines of JSON that benchmarks printed. `store` empty: of any. A store on a disk is as
+/// fast as it is for pages that are in no cache.
+Result<std::optional<double>> measured_value(const PlanFlags& flags, std::string_view name, std::string_view store) {
   std::optional<double> value;
   if (flags.measured.empty()) return value;
   DI_ASSIGN_OR_RETURN(const std::string text, cli::read_input(flags.measured, kMaxMeasuredBytes));
@@ -81,7 +82,10 @@ Result<std::optional<double>> measured_value(const PlanFlags& flags, std::string
       return Err(Status::InvalidArgument("--measured: {}: line {}: not a JSON object", flags.measured, number));
     if (json.value("name", nlohmann::json()) != name || !json.value("value", nlohmann::json()).is_number()) continue;
     const auto conditions = json.value("conditions", nlohmann::json::object());
-    if (!tier.empty() && (!conditions.is_object() || conditions.value("tier", nlohmann::json()) != tier)) continue;
+    if (!store.empty()) {
+      if (!conditions.is_object() || conditions.value("store", nlohmann::json()) != store) continue;
+      if (store != "host" && conditions.value("cached", nlohmann::json()) == "yes") continue;
+    }
     value = json["value"].get<double>();
   }
   return value;
@@ -100,15 +104,14 @@ Result<PlanPrices> prices_of(const PlanFlags& flags) {
   } else {
     return Err(Status::InvalidArgument("--model or --page-bytes: one must say how large a page is"));
   }
-  DI_ASSIGN_OR_RETURN(const std::optional<double> prefill, measured_value(flags, "cache_prefill", ""));
-  DI_ASSIGN_OR_RETURN(const std::optional<double> pull, measured_value(flags, "cache_pull", flags.tier));
+  DI_ASSIGN_OR_RETURN(const std::optional<double> prefill, measured_value(flags, "kv_prefill", ""));
+  DI_ASSIGN_OR_RETURN(const std::optional<double> pull, measured_value(flags, "kv_pull", flags.store));
   prices.prefill_tokens_per_second = flags.prefill_rate.value_or(prefill.value_or(0));
   prices.pull_bytes_per_second = flags.pull_rate ? static_cast<double>(*flags.pull_rate) : pull.value_or(0) * 1e9;
   if (!(prices.prefill_tokens_per_second > 0))
-    return Err(Status::InvalidArgument("--prefill-rate: is not given, and --measured has no line cache_prefill"));
+    return Err(Status::InvalidArgument("--prefill-rate: is not given, and --measured has no line kv_prefill"));
   if (!(prices.pull_bytes_per_second > 0)) {
-    return Err(
-        Status::InvalidArgument("--pull-rate: is not given, and --measured has no line cache_pull of tier {}", flags.tier));
+    return Err(Status::InvalidArgument("--pull-rate: is not given, and --measured has no line kv_pull of store {}", flags.store));
   }
   return prices;
 }
@@ -167,10 +170,12 @@ void add_plan_command(CLI::App& cache, cli::Command& chosen) {
       ->group(costs);
   cli::add_size(*command, "--pull-rate", flags->pull_rate, 1, int64_t{1} << 50, "Bytes that a tier gives in a second")
       ->group(costs);
-  command->add_option("--measured", flags->measured, "Lines of `./dev bench cache`, for the rates that are not given")
+  command
+      ->add_option("--measured", flags->measured,
+                   "Lines of `./dev bench kv_store` and `./dev bench kv_engine`, for the rates that are not given")
       ->type_name("FILE")
       ->group(costs);
-  command->add_option("--tier", flags->tier, "Tier in that file: host, local, shared (default: local)")->group(costs);
+  command->add_option("--store", flags->store, "Store in that file: host, local, shared or redis (default: local)")->group(costs);
   cli::add_real(*command, "--device-cost", flags->device_cost, 1e-9, kMaxPrice, "Of an hour of the device (default: 2)")
       ->group(costs);
   cli::add_real(*command, "--storage-cost", flags->storage_cost, 0, kMaxPrice, "Of a GiB for a month (default: 0.02)")

@@ -4,11 +4,11 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <mutex>
+#include <optional>
 
 #include "cache/tiers/local_database.h"
-#include "cache/tiers/suspect_pages.h"
+#include "cache/tiers/local_index.h"
 
 namespace deepinfer {
 namespace {
@@ -37,26 +37,37 @@ struct LocalStore::Impl {
   LocalStoreOptions options;
   std::unique_ptr<LocalDatabase> database;
   std::mutex write_mutex;  ///< looking whether a page is there and storing it are one step
+  LocalIndex index;        ///< says what the headers in the database say
   std::atomic<int64_t> pages{0}, bytes{0}, expired{0}, evicted{0};
-  SuspectPages suspects;
 
   Status open();
-  /// Header and expiry of one stored page as the match sees it.
-  KvStoreMiss check(const rocksdb::Status& status, const Slice& value, const PrefixKey& key, bool exact_only, double now,
-                    PageHeader& header) const;
-  void read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value, double now);
-  int64_t page_bytes() const { return local_page_bytes(shape.group_bytes); }
+  void note(const PrefixKey& key, const LocalIndex::Entry& entry);
+  void read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value);
+  /// What is wrong with a page of which a group is wrong.
+  KvStoreMiss explain(const KvStoreRead& read) const;
+  Status write_page(const KvStoreWrite& page, double now);
+  /// Gives a page that is there its time anew, in `batch` and in `entry`; false: it isn't worth a write.
+  Result<bool> touch_page(const PrefixKey& key, LocalIndex::Entry& entry, CacheClass cache_class, double now,
+                          rocksdb::WriteBatch& batch) const;
 };
 
 Status LocalStore::Impl::open() {
   DI_ASSIGN_OR_RETURN(database, LocalDatabase::Open(options.directory, options.memtable_bytes, false));
   return database->for_each(
       [this](const LocalPage& page) {
-        ++pages;
-        bytes += page.bytes();
+        LocalIndex::Entry entry{.expiry = page.expiry, .bytes = page.bytes(), .cache_class = page.cache_class()};
+        entry.unusable = page.header ? check_header(*page.header, fingerprint, page.key, shape) : KvStoreMiss::kCorrupt;
+        entry.exact = page.header && page.header->exact;
+        note(page.key, entry);
         return Status::Ok();
       },
       {});
+}
+
+void LocalStore::Impl::note(const PrefixKey& key, const LocalIndex::Entry& entry) {
+  const std::optional<LocalIndex::Entry> before = index.put(key, entry);
+  bytes += entry.bytes - (before ? before->bytes : 0);
+  if (!before) ++pages;
 }
 
 Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, const KvFingerprint& fingerprint,
@@ -93,49 +104,12 @@ Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, c
 LocalStore::LocalStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LocalStore::~LocalStore() = default;
 
-KvStoreMiss LocalStore::Impl::check(const rocksdb::Status& status, const Slice& value, const PrefixKey& key, bool exact_only,
-                                    double now, PageHeader& header) const {
-  if (!status.ok()) return miss_of(status);
-  KvStoreMiss why = KvStoreMiss::kNone;
-  Result<PageHeader> parsed = parse_header(local_header(value), why);
-  if (!parsed) return why;
-  header = *std::move(parsed);
-  if (const KvStoreMiss wrong = check_header(header, fingerprint, key, shape); wrong != KvStoreMiss::kNone) return wrong;
-  if (suspects.contains(key)) return KvStoreMiss::kCorrupt;
-  if (local_expiry(value) <= now) return KvStoreMiss::kExpired;
-  return exact_only && !header.exact ? KvStoreMiss::kInexact : KvStoreMiss::kNone;
-}
-
 KvStoreMatch LocalStore::match(std::span<const PrefixKey> keys, bool exact_only, double now, std::stop_token stop) {
-  constexpr size_t kBatch = 256;
-  KvStoreMatch match;
-  match.ttl_seconds = std::numeric_limits<double>::infinity();
-  for (size_t begin = 0; begin < keys.size() && match.reason == KvStoreMiss::kNone; begin += kBatch) {
-    if (stop.stop_requested()) {
-      match.reason = KvStoreMiss::kCancelled;
-      break;
-    }
-    const size_t count = std::min(kBatch, keys.size() - begin);
-    std::vector<std::string> names(count);
-    std::vector<Slice> slices(count);
-    for (size_t i = 0; i < count; ++i) slices[i] = names[i] = local_key(keys[begin + i]);
-    std::vector<rocksdb::PinnableSlice> values(count);
-    std::vector<rocksdb::Status> statuses(count);
-    impl_->database->db().MultiGet({}, impl_->database->headers(), count, slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < count; ++i) {
-      PageHeader header;
-      match.reason = impl_->check(statuses[i], values[i], keys[begin + i], exact_only, now, header);
-      if (match.reason != KvStoreMiss::kNone) break;
-      ++match.pages;
-      match.exact = match.exact && header.exact;
-      match.ttl_seconds = std::min(match.ttl_seconds, local_expiry(values[i]) - now);
-    }
-  }
-  if (match.pages == 0) match.ttl_seconds = 0;
-  return match;
+  if (stop.stop_requested()) return {.pages = 0, .exact = true, .reason = KvStoreMiss::kCancelled, .ttl_seconds = 0};
+  return impl_->index.match(keys, exact_only, now);
 }
 
-void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value, double now) {
+void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value) {
   const auto size = static_cast<size_t>(shape.group_bytes[static_cast<size_t>(read.group)]);
   DI_CHECK(read.into.size() == size, "{} bytes for a group of {}", read.into.size(), size);
   read.miss = miss_of(status);
@@ -155,16 +129,23 @@ void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& stat
     }
   }
   if (read.miss != KvStoreMiss::kCorrupt) return;
-  // The header may know why.
-  rocksdb::PinnableSlice stored;
-  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(read.key), &stored);
-  PageHeader header;
-  const KvStoreMiss why = check(found, stored, read.key, read.exact_only, now, header);
-  if (why != KvStoreMiss::kNone) read.miss = why;
-  if (read.miss == KvStoreMiss::kCorrupt) suspects.add(read.key);
+  read.miss = explain(read);
+  if (read.miss == KvStoreMiss::kCorrupt) index.mark_damaged(read.key);
 }
 
-void LocalStore::read(std::span<KvStoreRead> reads, double now, std::stop_token stop) {
+KvStoreMiss LocalStore::Impl::explain(const KvStoreRead& read) const {
+  rocksdb::PinnableSlice stored;
+  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(read.key), &stored);
+  if (!found.ok()) return miss_of(found);
+  KvStoreMiss why = KvStoreMiss::kNone;
+  const Result<PageHeader> header = parse_header(local_header(stored), why);
+  if (!header) return why;
+  why = check_header(*header, fingerprint, read.key, shape);
+  if (why == KvStoreMiss::kNone && read.exact_only && !header->exact) return KvStoreMiss::kInexact;
+  return why == KvStoreMiss::kNone ? KvStoreMiss::kCorrupt : why;
+}
+
+void LocalStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
   constexpr size_t kBatch = 32;
   for (size_t begin = 0; begin < reads.size(); begin += kBatch) {
     const std::span<KvStoreRead> batch = reads.subspan(begin, std::min(kBatch, reads.size() - begin));
@@ -180,76 +161,92 @@ void LocalStore::read(std::span<KvStoreRead> reads, double now, std::stop_token 
     rocksdb::ReadOptions options;
     options.fill_cache = false;
     impl_->database->db().MultiGet(options, impl_->database->rows(), batch.size(), slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < batch.size(); ++i) impl_->read_group(batch[i], statuses[i], values[i], now);
+    for (size_t i = 0; i < batch.size(); ++i) impl_->read_group(batch[i], statuses[i], values[i]);
   }
 }
 
 Status LocalStore::write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) {
-  if (impl_->bytes + static_cast<int64_t>(pages.size()) * impl_->page_bytes() > impl_->options.capacity_bytes) {
+  if (impl_->bytes + static_cast<int64_t>(pages.size()) * local_page_bytes(impl_->shape.group_bytes) >
+      impl_->options.capacity_bytes) {
     DI_RETURN_IF_ERROR(collect_garbage(now, stop));
   }
   for (const KvStoreWrite& page : pages) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
     DI_CHECK(static_cast<int64_t>(page.page.size()) == impl_->shape.page_bytes(), "a page of {} bytes", page.page.size());
     if (!impl_->options.retention.keeps(page.cache_class)) continue;
-    const std::lock_guard lock(impl_->write_mutex);
-    rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->database->db().Get({}, impl_->database->headers(), local_key(page.key), &stored);
-    PageHeader before;
-    const KvStoreMiss why = impl_->check(found, stored, page.key, page.exact, -std::numeric_limits<double>::infinity(), before);
-    rocksdb::WriteBatch batch;
-    const double expiry = kv_expiry(impl_->options.retention, page.cache_class, now, local_expiry(stored));
-    const bool there = why == KvStoreMiss::kNone;
-    PageHeader header{.fingerprint = impl_->fingerprint,
-                      .key = page.key,
-                      .parent = page.parent,
-                      .exact = page.exact,
-                      .cache_class = page.cache_class,
-                      .created = now,
-                      .group_bytes = impl_->shape.group_bytes};
-    if (there) {
-      header = before;
-      header.cache_class = std::max(before.cache_class, page.cache_class);
-    }
-    std::vector<uint8_t> bytes;
-    append_header(header, bytes);
-    batch.Put(impl_->database->headers(), local_key(page.key), local_header_value(expiry, bytes));
-    for (size_t group = 0; !there && group < impl_->shape.group_bytes.size(); ++group) {
-      const auto index = static_cast<int64_t>(group);
-      bytes.clear();
-      append_group(page.page.subspan(static_cast<size_t>(impl_->shape.group_offset(index)),
-                                     static_cast<size_t>(impl_->shape.group_bytes[group])),
-                   group_seed(impl_->fingerprint, page.key, page.exact, index), bytes);
-      batch.Put(impl_->database->rows(), local_group_key(page.key, index), as_slice(bytes));
-    }
-    const int64_t bytes_before = found.ok() ? impl_->database->page(page.key, stored).bytes() : 0;
-    DI_RETURN_IF_ERROR(impl_->database->commit(batch));
-    if (!found.ok()) ++impl_->pages;
-    impl_->bytes += impl_->page_bytes() - bytes_before;
-    impl_->suspects.remove(page.key);
+    DI_RETURN_IF_ERROR(impl_->write_page(page, now));
   }
   return Status::Ok();
 }
 
-Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
-  const KvRetention& retention = impl_->options.retention;
+Status LocalStore::Impl::write_page(const KvStoreWrite& page, double now) {
+  const std::lock_guard lock(write_mutex);
   rocksdb::WriteBatch batch;
+  std::optional<LocalIndex::Entry> entry = index.find(page.key);
+  if (entry && entry->unusable == KvStoreMiss::kNone && (entry->exact || !page.exact)) {
+    DI_ASSIGN_OR_RETURN(const bool touched, touch_page(page.key, *entry, page.cache_class, now, batch));
+    if (!touched) return Status::Ok();
+  } else {
+    entry = {.expiry = kv_expiry(options.retention, page.cache_class, now, 0),
+             .bytes = local_page_bytes(shape.group_bytes),
+             .exact = page.exact,
+             .cache_class = page.cache_class};
+    std::vector<uint8_t> text;
+    append_header({.fingerprint = fingerprint,
+                   .key = page.key,
+                   .parent = page.parent,
+                   .exact = page.exact,
+                   .cache_class = page.cache_class,
+                   .created = now,
+                   .group_bytes = shape.group_bytes},
+                  text);
+    batch.Put(database->headers(), local_key(page.key), local_header_value(entry->expiry, text));
+    for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
+      const auto number = static_cast<int64_t>(group);
+      text.clear();
+      append_group(
+          page.page.subspan(static_cast<size_t>(shape.group_offset(number)), static_cast<size_t>(shape.group_bytes[group])),
+          group_seed(fingerprint, page.key, page.exact, number), text);
+      batch.Put(database->rows(), local_group_key(page.key, number), as_slice(text));
+    }
+  }
+  DI_RETURN_IF_ERROR(database->commit(batch));
+  note(page.key, *entry);
+  return Status::Ok();
+}
+
+Result<bool> LocalStore::Impl::touch_page(const PrefixKey& key, LocalIndex::Entry& entry, CacheClass cache_class, double now,
+                                          rocksdb::WriteBatch& batch) const {
+  const CacheClass higher = std::max(entry.cache_class, cache_class);
+  const double expiry = kv_expiry(options.retention, higher, now, entry.expiry);
+  if (higher == entry.cache_class && !kv_expiry_is_stale(entry.expiry, expiry, options.retention.ttl(higher))) return false;
+  rocksdb::PinnableSlice stored;
+  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(key), &stored);
+  KvStoreMiss why = KvStoreMiss::kNone;
+  Result<PageHeader> header = found.ok() ? parse_header(local_header(stored), why) : Err(database->failed("read", found));
+  if (!header) return Err(std::move(header).error());
+  header->cache_class = entry.cache_class = higher;
+  entry.expiry = expiry;
+  std::vector<uint8_t> text;
+  append_header(*header, text);
+  batch.Put(database->headers(), local_key(key), local_header_value(expiry, text));
+  return true;
+}
+
+Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
+  rocksdb::WriteBatch batch;
+  std::vector<std::pair<PrefixKey, LocalIndex::Entry>> touched;
   const std::lock_guard lock(impl_->write_mutex);
   for (const PrefixKey& key : keys) {
     if (stop.stop_requested()) break;
-    rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->database->db().Get({}, impl_->database->headers(), local_key(key), &stored);
-    PageHeader header;
-    if (impl_->check(found, stored, key, false, -std::numeric_limits<double>::infinity(), header) != KvStoreMiss::kNone) continue;
-    const CacheClass higher = std::max(header.cache_class, cache_class);
-    const double expiry = kv_expiry(retention, higher, now, local_expiry(stored));
-    if (higher == header.cache_class && !kv_expiry_is_stale(local_expiry(stored), expiry, retention.ttl(higher))) continue;
-    header.cache_class = higher;
-    std::vector<uint8_t> bytes;
-    append_header(header, bytes);
-    batch.Put(impl_->database->headers(), local_key(key), local_header_value(expiry, bytes));
+    std::optional<LocalIndex::Entry> entry = impl_->index.find(key);
+    if (!entry || entry->unusable != KvStoreMiss::kNone) continue;
+    const Result<bool> worth = impl_->touch_page(key, *entry, cache_class, now, batch);
+    if (worth && *worth) touched.emplace_back(key, *entry);
   }
-  return impl_->database->commit(batch);
+  DI_RETURN_IF_ERROR(impl_->database->commit(batch));
+  for (const auto& [key, entry] : touched) impl_->note(key, entry);
+  return Status::Ok();
 }
 
 Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) {
@@ -258,11 +255,11 @@ Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) 
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
     rocksdb::PinnableSlice stored;
     const rocksdb::Status found = impl_->database->db().Get({}, impl_->database->headers(), local_key(key), &stored);
-    if (found.IsNotFound()) continue;
-    const LocalPage page = impl_->database->page(key, stored);
-    DI_RETURN_IF_ERROR(impl_->database->remove(page));
+    if (found.ok()) DI_RETURN_IF_ERROR(impl_->database->remove(impl_->database->page(key, stored)));
+    const std::optional<LocalIndex::Entry> entry = impl_->index.take(key);
+    if (!entry) continue;
     --impl_->pages;
-    impl_->bytes -= page.bytes();
+    impl_->bytes -= entry->bytes;
   }
   return Status::Ok();
 }

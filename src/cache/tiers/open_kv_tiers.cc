@@ -16,6 +16,8 @@ Status KvTiersConfig::validate() const {
   if (shared_bytes < 0) return Status::OutOfRange("shared_bytes: {}, must be at least 0", shared_bytes);
   DI_RETURN_IF_ERROR(host_retention.validate().with_context("host_retention"));
   DI_RETURN_IF_ERROR(local_retention.validate().with_context("local_retention"));
+  if (!directory_url.empty() && shared_directory.empty())
+    return Status::InvalidArgument("directory_url: is for a shared_directory, and there is none");
   DI_RETURN_IF_ERROR(shared_retention.validate().with_context("shared_retention"));
   return io.validate();
 }
@@ -57,6 +59,7 @@ Result<OpenedKvTiers> open_kv_tiers(const KvTiersConfig& config, const KvPageSha
     SharedStoreOptions options{.directory = config.shared_directory};
     options.gc.capacity_bytes = config.shared_bytes;
     options.gc.retention = config.shared_retention;
+    options.directory_url = config.directory_url;
     DI_ASSIGN_OR_RETURN(std::shared_ptr<KvStore> shared, SharedStore::Open(shape, kv_fingerprint(fingerprint, shape), options));
     stores.push_back(std::move(shared));
   }

@@ -17,19 +17,6 @@ namespace {
 /// A record can't be larger: what is beyond it is not read.
 constexpr size_t kMostRecordBytes = size_t{1} << 32;
 
-Result<KvFingerprint> parse_fingerprint(std::string_view name) {
-  KvFingerprint fingerprint{};
-  if (name.size() != 2 * fingerprint.size()) return Err(Status::InvalidArgument("fingerprint: {} digits", name.size()));
-  for (size_t i = 0; i < fingerprint.size(); i += sizeof(PrefixKey)) {
-    DI_ASSIGN_OR_RETURN(const PrefixKey part, parse_key(name.substr(2 * i, 2 * sizeof(PrefixKey))));
-    for (size_t byte = 0; byte < 16; ++byte) {
-      const uint64_t half = byte < 8 ? part.high : part.low;
-      fingerprint[i + byte] = static_cast<uint8_t>(half >> (56 - 8 * (byte % 8)));
-    }
-  }
-  return fingerprint;
-}
-
 Status read_only_error(const SharedLayout& layout) {
   return Status::FailedPrecondition("shared store {}: opened read-only", layout.root());
 }

@@ -26,12 +26,13 @@ double modified(const std::string& path) {
 class Collector {
  public:
   Collector(const SharedLayout& layout, const SharedGcOptions& options, std::string_view keep_generation, double now,
-            std::stop_token stop)
+            std::stop_token stop, const SharedEvictionListener& evicted)
       : layout_(layout),
         options_(options),
         keep_(keep_generation),
         now_(now),
         stop_(std::move(stop)),
+        evicted_(evicted),
         plan_(options.capacity_bytes, options.retention, now) {}
 
   Result<StoreCollection> run() {
@@ -46,25 +47,25 @@ class Collector {
       if (bury(name)) {
         ++done_.generations;
       } else {
-        living.push_back(layout_.generations() + "/" + name);
+        living.push_back(name);
       }
     }
     note(empty_trash());
-    for (const std::string& path : living) {
-      note(walk_generation(
-          path, [this](const SharedFile& file) { return sweep(file); }, stop_));
-    }
+    for (const std::string& name : living) note(walk(name, &Collector::sweep));
     if (incomplete.ok() && plan_.decide()) {
-      for (const std::string& path : living) {
-        note(walk_generation(
-            path, [this](const SharedFile& file) { return evict(file); }, stop_));
-      }
+      for (const std::string& name : living) note(walk(name, &Collector::evict));
     }
     if (!incomplete.ok()) return Err(std::move(incomplete));
     return done_;
   }
 
  private:
+  Status walk(const std::string& name, Status (Collector::*visit)(const SharedFile&)) {
+    DI_ASSIGN_OR_RETURN(generation_, parse_fingerprint(name));
+    return walk_generation(
+        layout_.generations() + "/" + name, [&](const SharedFile& file) { return (this->*visit)(file); }, stop_);
+  }
+
   Status compare_clocks() {
     DI_ASSIGN_OR_RETURN(file_time_, file_system_time(layout_.root(), names_));
     if (std::abs(now_ - file_time_) > options_.max_clock_skew_seconds) {
@@ -148,6 +149,7 @@ class Collector {
     const int64_t before = done_.evicted.pages;
     DI_RETURN_IF_ERROR(remove(file, done_.evicted));
     if (done_.evicted.pages > before) {
+      if (evicted_) evicted_(generation_, file.page->key);
       --done_.kept.pages;
       done_.kept.bytes -= file.bytes();
     }
@@ -159,6 +161,8 @@ class Collector {
   const std::string keep_;
   const double now_;
   const std::stop_token stop_;
+  const SharedEvictionListener& evicted_;
+  KvFingerprint generation_{};  ///< being walked
   double file_time_ = 0;
   UniqueNames names_;
   EvictionPlan plan_;
@@ -178,8 +182,9 @@ Status SharedGcOptions::validate() const {
 }
 
 Result<StoreCollection> collect_shared_garbage(const SharedLayout& layout, const SharedGcOptions& options,
-                                               std::string_view keep_generation, double now, std::stop_token stop) {
-  return Collector(layout, options, keep_generation, now, std::move(stop)).run();
+                                               std::string_view keep_generation, double now, std::stop_token stop,
+                                               const SharedEvictionListener& evicted) {
+  return Collector(layout, options, keep_generation, now, std::move(stop), evicted).run();
 }
 
 struct SharedGcTimer::State {
@@ -187,6 +192,7 @@ struct SharedGcTimer::State {
   SharedGcOptions options;
   std::string keep_generation;
   double interval = 0;
+  SharedEvictionListener evicted;
   std::stop_source stop;
   std::mutex mutex;
   std::condition_variable changed;
@@ -195,11 +201,12 @@ struct SharedGcTimer::State {
 };
 
 SharedGcTimer::SharedGcTimer(SharedLayout layout, const SharedGcOptions& options, std::string keep_generation,
-                             double interval_seconds)
+                             double interval_seconds, SharedEvictionListener evicted)
     : state_(std::make_shared<State>(std::move(layout))), thread_(1) {
   state_->options = options;
   state_->keep_generation = std::move(keep_generation);
   state_->interval = interval_seconds;
+  state_->evicted = std::move(evicted);
   thread_.post([state = state_] { run(state); });
 }
 
@@ -241,7 +248,8 @@ void SharedGcTimer::run(const std::shared_ptr<State>& state) {
     if (file < 0) continue;  // not mounted, or read-only
     (void)::futimens(file, nullptr);
     ::close(file);
-    (void)collect_shared_garbage(state->layout, state->options, state->keep_generation, wall_seconds(), state->stop.get_token());
+    (void)collect_shared_garbage(state->layout, state->options, state->keep_generation, wall_seconds(), state->stop.get_token(),
+                                 state->evicted);
   }
 }
 

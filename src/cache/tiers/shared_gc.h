@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -27,16 +28,21 @@ struct SharedGcOptions {
   Status validate() const;
 };
 
+/// Hears of each page that is evicted before its time.
+using SharedEvictionListener = std::function<void(const KvFingerprint& generation, const PrefixKey& key)>;
+
 /// Any process may do it at any time, several at once, while others read and write. `keep_generation`: a fingerprint in
 /// hexadecimal that is in use whatever its stamp says. Memory does not grow with the store: one walk removes what has expired and
 /// adds up the others by time to live; only if they are too many, a second one removes those that would expire first.
 Result<StoreCollection> collect_shared_garbage(const SharedLayout& layout, const SharedGcOptions& options,
-                                               std::string_view keep_generation, double now, std::stop_token stop);
+                                               std::string_view keep_generation, double now, std::stop_token stop,
+                                               const SharedEvictionListener& evicted = {});
 
 /// Collects garbage from a thread of its own whenever no process on the directory has done so for `interval_seconds`.
 class SharedGcTimer {
  public:
-  SharedGcTimer(SharedLayout layout, const SharedGcOptions& options, std::string keep_generation, double interval_seconds);
+  SharedGcTimer(SharedLayout layout, const SharedGcOptions& options, std::string keep_generation, double interval_seconds,
+                SharedEvictionListener evicted = {});
   ~SharedGcTimer();
   SharedGcTimer(const SharedGcTimer&) = delete;
   SharedGcTimer& operator=(const SharedGcTimer&) = delete;

@@ -60,6 +60,19 @@ std::optional<PageName> parse_page_name(std::string_view name) {
   return PageName{.key = *key, .exact = kind == ".exact"};
 }
 
+Result<KvFingerprint> parse_fingerprint(std::string_view name) {
+  KvFingerprint fingerprint{};
+  if (name.size() != 2 * fingerprint.size()) return Err(Status::InvalidArgument("fingerprint: {} digits", name.size()));
+  for (size_t i = 0; i < fingerprint.size(); i += sizeof(PrefixKey)) {
+    DI_ASSIGN_OR_RETURN(const PrefixKey part, parse_key(name.substr(2 * i, 2 * sizeof(PrefixKey))));
+    for (size_t byte = 0; byte < 16; ++byte) {
+      const uint64_t half = byte < 8 ? part.high : part.low;
+      fingerprint[i + byte] = static_cast<uint8_t>(half >> (56 - 8 * (byte % 8)));
+    }
+  }
+  return fingerprint;
+}
+
 bool is_shard_name(std::string_view name) {
   return name.size() == kShardDigits && std::all_of(name.begin(), name.end(), is_hex_digit);
 }

@@ -61,6 +61,8 @@ struct PageName {
   bool exact = true;
 };
 std::optional<PageName> parse_page_name(std::string_view name);
+/// Of a generation's folder.
+Result<KvFingerprint> parse_fingerprint(std::string_view name);
 /// Whether it is three lower-case hexadecimal digits.
 bool is_shard_name(std::string_view name);
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "cache/tiers/shared_files.h"
 
@@ -51,9 +52,14 @@ Result<std::unique_ptr<SharedStore>> SharedStore::Open(const KvPageShape& shape,
   store->stamped_ = steady_seconds();
   // What others wrote can be read from a read-only mount.
   if (!prepared.ok() && ::stat(store->generation_.c_str(), &status) != 0) return Err(prepared);
+  if (!options.directory_url.empty()) {
+    RedisDirectoryOptions directory{.lookup_seconds = options.directory_lookup_seconds};
+    DI_ASSIGN_OR_RETURN(directory.url, parse_redis_url(options.directory_url));
+    DI_ASSIGN_OR_RETURN(store->page_directory_, RedisDirectory::Open(directory));
+  }
   if (options.gc_interval_seconds > 0) {
-    store->timer_ =
-        std::make_unique<SharedGcTimer>(store->layout_, options.gc, hex_text(fingerprint), options.gc_interval_seconds);
+    store->timer_ = std::make_unique<SharedGcTimer>(store->layout_, options.gc, hex_text(fingerprint),
+                                                    options.gc_interval_seconds, store->eviction_listener());
   }
   return store;
 }
@@ -140,6 +146,41 @@ class SharedStore::Chain {
 
 KvStoreMatch SharedStore::match(std::span<const PrefixKey> keys, bool exact_only, double now, std::stop_token stop) {
   keep_alive();
+  KvStoreMatch match = match_directory(keys, exact_only, now, stop);
+  if (match.reason == KvStoreMiss::kCancelled) return match;
+  const KvStoreMatch rest = match_files(keys.subspan(static_cast<size_t>(match.pages)), exact_only, now, stop);
+  if (rest.pages > 0) {
+    match.exact = match.exact && rest.exact;
+    match.ttl_seconds = match.pages > 0 ? std::min(match.ttl_seconds, rest.ttl_seconds) : rest.ttl_seconds;
+    match.pages += rest.pages;
+  }
+  match.reason = rest.reason;
+  return match;
+}
+
+/// The leading pages that the directory knows; none if there is no directory or it is out of order.
+KvStoreMatch SharedStore::match_directory(std::span<const PrefixKey> keys, bool exact_only, double now,
+                                          const std::stop_token& stop) {
+  KvStoreMatch match;
+  if (page_directory_ == nullptr || keys.empty()) return match;
+  match.ttl_seconds = options_.gc.retention.longest_ttl();
+  for (const DirectoryEntry& entry : page_directory_->look_up(fingerprint_, keys, stop)) {
+    const bool usable = entry.known && entry.time.expiry > now && (entry.exact || !exact_only);
+    if (!usable || suspects_.contains(keys[static_cast<size_t>(match.pages)])) break;
+    ++match.pages;
+    match.exact = match.exact && entry.exact;
+    match.ttl_seconds = std::min(match.ttl_seconds, entry.time.expiry - now);
+  }
+  if (stop.stop_requested()) return {.pages = 0, .exact = true, .reason = KvStoreMiss::kCancelled, .ttl_seconds = 0};
+  if (match.pages == 0) return {};
+  // The last one would have gone first.
+  const PrefixKey& last = keys[static_cast<size_t>(match.pages) - 1];
+  if (look(last, exact_only, now).miss == KvStoreMiss::kNone) return match;
+  correct_directory(last);
+  return {};
+}
+
+KvStoreMatch SharedStore::match_files(std::span<const PrefixKey> keys, bool exact_only, double now, const std::stop_token& stop) {
   Chain chain(*this, keys, exact_only, now);
   KvStoreMatch match;
   const size_t exact_end = chain.end_of(&Chain::is_exact, 0, stop);
@@ -162,6 +203,7 @@ KvStoreMatch SharedStore::match(std::span<const PrefixKey> keys, bool exact_only
     if (const std::optional<Found>& found = chain.known(i)) {
       match.exact = match.exact && found->exact;
       match.ttl_seconds = std::min(match.ttl_seconds, found->time.expiry - now);
+      tell_directory(keys[i], found->exact, found->time, now);
     }
   }
   if (end < keys.size()) {
@@ -171,63 +213,71 @@ KvStoreMatch SharedStore::match(std::span<const PrefixKey> keys, bool exact_only
   return match;
 }
 
-/// The file that the groups of one page are read from.
+/// The file that groups of one page are read from, or why there is none.
 struct SharedStore::OpenPage {
   PrefixKey key;
   bool exact = true;
   int file = -1;
+  KvStoreMiss miss = KvStoreMiss::kNotStored;
 
   OpenPage() = default;
-  ~OpenPage() { close(); }
-  OpenPage(const OpenPage&) = delete;
-  OpenPage& operator=(const OpenPage&) = delete;
-
-  void close() {
+  ~OpenPage() {
     if (file >= 0) ::close(file);
-    file = -1;
   }
+  OpenPage(OpenPage&& other) noexcept
+      : key(other.key), exact(other.exact), file(std::exchange(other.file, -1)), miss(other.miss) {}
+  OpenPage& operator=(OpenPage&&) = delete;
 };
 
+SharedStore::OpenPage SharedStore::open_page(const PrefixKey& key, bool exact) const {
+  OpenPage page;
+  page.key = key;
+  page.exact = exact;
+  page.file = open_page_file(page_path(generation_, key, exact));
+  page.miss = page.file >= 0 ? KvStoreMiss::kNone : miss_of_errno(errno);
+  return page;
+}
+
 void SharedStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
-  OpenPage open;
-  for (KvStoreRead& read : reads) {
-    if (stop.stop_requested()) {
-      read.miss = KvStoreMiss::kCancelled;
-    } else {
-      read_group(read, open);
+  constexpr size_t kWindow = 32;  // files open at once
+  for (size_t begin = 0; begin < reads.size(); begin += kWindow) {
+    const std::span<KvStoreRead> window = reads.subspan(begin, std::min(kWindow, reads.size() - begin));
+    std::vector<OpenPage> files;
+    for (const KvStoreRead& read : window) {
+      if (stop.stop_requested()) break;
+      if (!files.empty() && files.back().key == read.key) continue;
+      OpenPage& page = files.emplace_back(open_page(read.key, true));
+      // All groups of a page are asked for, one call after the other: the disk may begin with all pages of the window at once.
+      if (page.file >= 0 && read.group == 0) (void)::posix_fadvise(page.file, 0, record_bytes_, POSIX_FADV_WILLNEED);
+    }
+    size_t file = 0;
+    for (KvStoreRead& read : window) {
+      if (stop.stop_requested()) {
+        read.miss = KvStoreMiss::kCancelled;
+        continue;
+      }
+      while (!(files[file].key == read.key)) ++file;
+      read_group(read, files[file]);
     }
   }
 }
 
-void SharedStore::read_group(KvStoreRead& read, OpenPage& open) {
+void SharedStore::read_group(KvStoreRead& read, const OpenPage& exact) {
   const auto size = static_cast<size_t>(shape_.group_bytes[static_cast<size_t>(read.group)]);
   DI_CHECK(read.into.size() == size, "{} bytes for a group of {}", read.into.size(), size);
-  read.miss = KvStoreMiss::kNotStored;
-  for (const bool exact : {true, false}) {
-    if (open.file < 0 || open.key != read.key || open.exact != exact) {
-      open.close();
-      const int file = open_page_file(page_path(generation_, read.key, exact));
-      if (file < 0) {
-        // What is wrong with an exact page is worth more than that there is no other.
-        if (read.miss == KvStoreMiss::kNotStored) read.miss = miss_of_errno(errno);
-        continue;
-      }
-      open.key = read.key;
-      open.exact = exact;
-      open.file = file;
-    }
-    if (read.exact_only && !exact) {
-      if (read.miss == KvStoreMiss::kNotStored) read.miss = KvStoreMiss::kInexact;
-      break;
-    }
-    const KvStoreMiss miss = read_rows(read, open);
-    if (miss == KvStoreMiss::kNone) {
-      read.miss = miss;
-      return;
-    }
-    read.miss = miss;
+  read.miss = exact.miss == KvStoreMiss::kNone ? read_rows(read, exact) : exact.miss;
+  if (read.miss == KvStoreMiss::kNone) return;
+  const OpenPage bounded = open_page(read.key, false);
+  if (bounded.miss == KvStoreMiss::kNone && !read.exact_only) {
+    read.miss = read_rows(read, bounded);
+    if (read.miss == KvStoreMiss::kNone) return;
+  }
+  // What is wrong with an exact page is worth more than what there is instead of it.
+  if (read.miss == KvStoreMiss::kNotStored) {
+    read.miss = bounded.miss == KvStoreMiss::kNone ? KvStoreMiss::kInexact : bounded.miss;
   }
   if (read.miss == KvStoreMiss::kNotStored) read.miss = not_there();
+  if (read.miss != KvStoreMiss::kUnavailable) correct_directory(read.key);
   const bool damaged = read.miss == KvStoreMiss::kCorrupt || read.miss == KvStoreMiss::kFormat;
   if (damaged || read.miss == KvStoreMiss::kFingerprint) suspects_.add(read.key);
 }
@@ -279,7 +329,7 @@ Status SharedStore::write(std::span<const KvStoreWrite> pages, double now, std::
 Status SharedStore::write_page(const KvStoreWrite& page, double now) {
   const Found found = look(page.key, page.exact, -std::numeric_limits<double>::infinity());
   if (found.miss == KvStoreMiss::kNone) {
-    const int error = touch_page(page.key, found, page.cache_class, now);
+    const int error = touch_page(page.key, found.exact, found.time, page.cache_class, now);
     if (error == 0) return Status::Ok();
     if (error != ENOENT) return file_failed(page_path(generation_, page.key, found.exact), "touch", error);
   }
@@ -289,28 +339,43 @@ Status SharedStore::write_page(const KvStoreWrite& page, double now) {
   const std::vector<uint8_t> record = make_record(page, fingerprint_, shape_, now);
   DI_RETURN_IF_ERROR(store_page_file(layout_, generation_, {.key = page.key, .exact = page.exact}, record, time, names_));
   suspects_.remove(page.key);
+  tell_directory(page.key, page.exact, time, now);
   if (page.exact) ::unlink(page_path(generation_, page.key, false).c_str());
   return Status::Ok();
 }
 
-int SharedStore::touch_page(const PrefixKey& key, const Found& found, CacheClass cache_class, double now) {
+bool SharedStore::time_is_stale(const PageTime& time, CacheClass cache_class, double now, PageTime& fresh) const {
   const KvRetention& retention = options_.gc.retention;
-  const CacheClass higher = std::max(found.time.cache_class, cache_class);
-  const double expiry = kv_expiry(retention, higher, now, found.time.expiry);
-  if (higher == found.time.cache_class && !kv_expiry_is_stale(found.time.expiry, expiry, retention.ttl(higher))) return 0;
-  return set_page_time(page_path(generation_, key, found.exact), {.expiry = expiry, .cache_class = higher});
+  fresh.cache_class = std::max(time.cache_class, cache_class);
+  fresh.expiry = kv_expiry(retention, fresh.cache_class, now, time.expiry);
+  return fresh.cache_class != time.cache_class || kv_expiry_is_stale(time.expiry, fresh.expiry, retention.ttl(fresh.cache_class));
+}
+
+int SharedStore::touch_page(const PrefixKey& key, bool exact, const PageTime& time, CacheClass cache_class, double now) {
+  PageTime fresh;
+  if (!time_is_stale(time, cache_class, now, fresh)) return 0;
+  const int error = set_page_time(page_path(generation_, key, exact), fresh);
+  if (error == 0) tell_directory(key, exact, fresh, now);
+  if (error == ENOENT) correct_directory(key);
+  return error;
 }
 
 Status SharedStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
   keep_alive();
   Status failed;
-  for (const PrefixKey& key : keys) {
-    if (stop.stop_requested()) break;
-    const Found found = look(key, false, -std::numeric_limits<double>::infinity());
-    if (found.miss != KvStoreMiss::kNone) continue;
-    const int error = touch_page(key, found, cache_class, now);
+  std::vector<DirectoryEntry> entries;
+  if (page_directory_ != nullptr) entries = page_directory_->look_up(fingerprint_, keys, stop);
+  entries.resize(keys.size());
+  for (size_t i = 0; i < keys.size() && !stop.stop_requested(); ++i) {
+    DirectoryEntry& entry = entries[i];
+    if (!entry.known) {
+      const Found found = look(keys[i], false, -std::numeric_limits<double>::infinity());
+      if (found.miss != KvStoreMiss::kNone) continue;
+      entry = {.known = true, .exact = found.exact, .time = found.time};
+    }
+    const int error = touch_page(keys[i], entry.exact, entry.time, cache_class, now);
     if (error != 0 && error != ENOENT && failed.ok()) {
-      failed = file_failed(page_path(generation_, key, found.exact), "touch", error);
+      failed = file_failed(page_path(generation_, keys[i], entry.exact), "touch", error);
     }
   }
   return failed;
@@ -324,12 +389,28 @@ Status SharedStore::erase(std::span<const PrefixKey> keys, std::stop_token stop)
       if (::unlink(path.c_str()) != 0 && errno != ENOENT) return file_failed(path, "remove", errno);
     }
     suspects_.remove(key);
+    correct_directory(key);
   }
   return Status::Ok();
 }
 
+void SharedStore::tell_directory(const PrefixKey& key, bool exact, const PageTime& time, double now) {
+  if (page_directory_ != nullptr) page_directory_->put(fingerprint_, key, {.known = true, .exact = exact, .time = time}, now);
+}
+
+void SharedStore::correct_directory(const PrefixKey& key) {
+  if (page_directory_ != nullptr) page_directory_->remove(fingerprint_, key);
+}
+
+SharedEvictionListener SharedStore::eviction_listener() const {
+  if (page_directory_ == nullptr) return {};
+  return [directory = page_directory_](const KvFingerprint& generation, const PrefixKey& key) {
+    directory->remove(generation, key);
+  };
+}
+
 Result<StoreCollection> SharedStore::collect_garbage(double now, std::stop_token stop) {
-  return collect_shared_garbage(layout_, options_.gc, hex_text(fingerprint_), now, std::move(stop));
+  return collect_shared_garbage(layout_, options_.gc, hex_text(fingerprint_), now, std::move(stop), eviction_listener());
 }
 
 }  // namespace deepinfer

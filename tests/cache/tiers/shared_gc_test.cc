@@ -189,6 +189,7 @@ TEST(SharedGc, TenThousandPagesOfChurnVerifyClean) {
       const auto collected = store->collect_garbage(static_cast<double>(n), {});
       ASSERT_TRUE(collected.has_value());
       EXPECT_LE(collected->kept.bytes, options.gc.capacity_bytes);
+      EXPECT_GT(collected->kept.pages, 800);
       evicted += collected->evicted.pages;
     }
   }

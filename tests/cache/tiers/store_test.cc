@@ -6,6 +6,7 @@
 
 #include "cache/tiers/host_pool.h"
 #include "cache/tiers/local_store.h"
+#include "cache/tiers/redis_server.h"
 #include "cache/tiers/shared_store.h"
 #include "cache/tiers/store_fixture.h"
 
@@ -16,19 +17,37 @@ using namespace store_testing;
 
 class Stores : public ::testing::TestWithParam<std::string> {
  protected:
-  Stores() {
+  void SetUp() override {
     if (GetParam() == "host") {
       store_ = std::move(*HostPool::Create(kShape, {.capacity_bytes = 1 << 20, .retention = {}}));
     } else if (GetParam() == "local") {
       store_ = std::move(*LocalStore::Open(kShape, kv_fingerprint("model", kShape), {.directory = directory_.path()}));
     } else {
-      store_ = std::move(*SharedStore::Open(kShape, kv_fingerprint("model", kShape), {.directory = directory_.path()}));
+      SharedStoreOptions options{.directory = directory_.path()};
+      if (GetParam() == "redis") {
+        server_ = RedisServer::Start(redis_.path());
+        if (server_ == nullptr) GTEST_SKIP() << "redis-server is not installed";
+        options.directory_url = server_->url();
+        options.directory_lookup_seconds = 10;  // a busy machine is no fault
+      }
+      auto shared = std::move(*SharedStore::Open(kShape, kv_fingerprint("model", kShape), options));
+      page_directory_ = shared->page_directory();
+      store_ = std::move(shared);
+      settle();
     }
   }
+  /// Until a directory, which is told of changes asynchronously, knows of them.
+  void settle() {
+    if (page_directory_ == nullptr) return;
+    EXPECT_TRUE(page_directory_->flush(60)) << page_directory_->stats().last_error;
+  }
+  Directory redis_;
+  std::unique_ptr<RedisServer> server_;
+  RedisDirectory* page_directory_ = nullptr;
   Directory directory_;
   std::unique_ptr<KvStore> store_;
 };
-INSTANTIATE_TEST_SUITE_P(All, Stores, ::testing::Values("host", "local", "shared"),
+INSTANTIATE_TEST_SUITE_P(All, Stores, ::testing::Values("host", "local", "shared", "redis"),
                          [](const auto& param) { return param.param; });
 
 TEST_P(Stores, GivesBackWhatWasWritten) {
@@ -44,7 +63,9 @@ TEST_P(Stores, GivesBackWhatWasWritten) {
   EXPECT_EQ(match.reason, KvStoreMiss::kNotStored);
   EXPECT_EQ(match.ttl_seconds, 86400);
   for (uint64_t n = 1; n <= 20; ++n) EXPECT_EQ(get(*store_, n), KvStoreMiss::kNone);
+  settle();
   ASSERT_TRUE(store_->erase({&keys[3], 1}, {}).ok());
+  settle();
   EXPECT_EQ(store_->match(keys, true, 1000, {}).pages, 3);
   EXPECT_EQ(get(*store_, 4), KvStoreMiss::kNotStored);
 }
@@ -66,10 +87,13 @@ TEST_P(Stores, TimeToLiveStartsAnewWithUseAndSurvivesClockJumps) {
   ASSERT_TRUE(put(*store_, 1, 1000).ok());
   EXPECT_EQ(store_->match(keys, true, 1000 + 86400, {}).reason, KvStoreMiss::kExpired);
   ASSERT_TRUE(store_->touch(keys, CacheClass::kChat, 50000, {}).ok());
+  settle();
   EXPECT_EQ(store_->match(keys, true, 1000 + 86400, {}).pages, 1);
   // A clock that ran ahead by a century; the next use under the right one takes the time back to what the classes allow.
   ASSERT_TRUE(store_->touch(keys, CacheClass::kChat, 4e9, {}).ok());
+  settle();
   ASSERT_TRUE(store_->touch(keys, CacheClass::kChat, 60000, {}).ok());
+  settle();
   EXPECT_LE(store_->match(keys, true, 60000, {}).ttl_seconds, KvRetention{}.longest_ttl());
   EXPECT_EQ(get(*store_, 1, 60000), KvStoreMiss::kNone);
 }
@@ -86,7 +110,9 @@ TEST_P(Stores, MatchFindsWhereverTheStoredPagesEnd) {
   }
   EXPECT_EQ(store_->match({}, true, 1000, {}).pages, 0);
   ASSERT_TRUE(put(*store_, 0).ok());
+  settle();
   ASSERT_TRUE(store_->erase({&keys[40], 1}, {}).ok());
+  settle();
   EXPECT_EQ(store_->match(keys, true, 1000, {}).pages, 40) << "a page in the middle has gone";
 }
 

@@ -11,10 +11,14 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kShownErrorBytes = 300;
+constexpr int64_t kMaxTokens = int64_t{1} << 40;  // so that a million counts can be added
 
-int64_t integer(const Json& object, const char* key) {
+/// A number of tokens; what is none, or no server could have made, is 0 or kMaxTokens.
+int64_t count(const Json& object, const char* key) {
   const auto found = object.find(key);
-  return found != object.end() && found->is_number_integer() ? std::max<int64_t>(0, found->get<int64_t>()) : 0;
+  if (found == object.end() || !found->is_number_integer()) return 0;
+  if (found->is_number_unsigned() && found->get<uint64_t>() > static_cast<uint64_t>(kMaxTokens)) return kMaxTokens;
+  return std::max<int64_t>(0, found->get<int64_t>());
 }
 
 /// The string of `object` under `key`; null: there is none, or it is empty.
@@ -25,10 +29,11 @@ const std::string* text_of(const Json& object, const char* key) {
   return text.empty() ? nullptr : &text;
 }
 
-std::string error_text(const Json& error) {
+/// The message of an error, or what the event says at its begin: it may be of any depth.
+std::string error_text(const Json& error, std::string_view event) {
   const std::string* message = error.is_object() ? text_of(error, "message") : nullptr;
-  const std::string text = message != nullptr ? *message : error.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return cli::one_line(std::string_view(text).substr(0, kShownErrorBytes));
+  const std::string_view text = message != nullptr ? std::string_view(*message) : event;
+  return cli::one_line(text.substr(0, kShownErrorBytes));
 }
 
 /// Whether a choice carries some of the answer, the reasoning or a call; what was said is appended to `said`, unless it is null.
@@ -68,7 +73,7 @@ void AnswerReader::take_event(std::string_view data, double time) {
     record_.error = "an event that is not JSON";
     return;
   }
-  if (const auto error = json.find("error"); error != json.end() && !error->is_null()) record_.error = error_text(*error);
+  if (const auto error = json.find("error"); error != json.end() && !error->is_null()) record_.error = error_text(*error, data);
   bool carries = false;
   if (const auto choices = json.find("choices"); choices != json.end() && choices->is_array()) {
     for (const Json& choice : *choices) {
@@ -78,10 +83,10 @@ void AnswerReader::take_event(std::string_view data, double time) {
   if (text_.size() > kMaxTextBytes) record_.error = "an answer of more than 16 MiB, which the next turn would repeat";
   if (const auto usage = json.find("usage"); usage != json.end() && usage->is_object()) {
     record_.counted_by_server = true;
-    record_.output_tokens = integer(*usage, "completion_tokens");
-    if (const int64_t prompt = integer(*usage, "prompt_tokens"); prompt > 0) record_.input_tokens = prompt;
+    record_.output_tokens = count(*usage, "completion_tokens");
+    if (const int64_t prompt = count(*usage, "prompt_tokens"); prompt > 0) record_.input_tokens = prompt;
     if (const auto details = usage->find("prompt_tokens_details"); details != usage->end() && details->is_object())
-      record_.cached_tokens = integer(*details, "cached_tokens");
+      record_.cached_tokens = count(*details, "cached_tokens");
   }
   if (!carries) return;
   if (chunks_++ == 0) {

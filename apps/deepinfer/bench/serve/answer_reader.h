@@ -15,7 +15,7 @@ namespace deepinfer::bench {
 struct LoadRecord {
   int64_t session = 0;  ///< that it belongs to
   int64_t turn = 0;     ///< in its session, from 0
-  double planned = 0;   ///< of a later turn: when its user has read and thought
+  double planned = 0;   ///< its arrival; in a closed loop when there is room, of a later turn when its user has thought
   double sent = std::numeric_limits<double>::quiet_NaN();
   double first_token = std::numeric_limits<double>::quiet_NaN();
   double last_token = std::numeric_limits<double>::quiet_NaN();

@@ -92,13 +92,18 @@ class Load {
 
   asio::awaitable<void> dispatch() {
     for (size_t i = 0; i < sessions_.size(); ++i) {
-      co_await sleep_until(sessions_[i].at);
+      double planned = sessions_[i].at;
+      co_await sleep_until(planned);
+      // In a closed loop, where all are there from the start, a session is due when there is room for it.
+      const bool full = (options_.num_clients > 0 && open_ >= options_.num_clients) ||
+                        (options_.max_concurrency > 0 && in_flight_ >= options_.max_concurrency);
       co_await wait_for_room(open_, options_.num_clients);
       co_await wait_for_room(in_flight_, options_.max_concurrency);
       if (run_.stopped) break;
       ++open_;
       take_place();
-      spawn(converse(static_cast<int64_t>(i)));
+      if (planned == 0 && full) planned = now();
+      spawn(converse(static_cast<int64_t>(i), planned));
     }
     all_sent_ = true;
     if (over()) ticker_.cancel();
@@ -128,11 +133,10 @@ class Load {
   void take_place() { run_.peak_in_flight = std::max(run_.peak_in_flight, ++in_flight_); }
 
   /// A session; it has a place for its first turn.
-  asio::awaitable<void> converse(int64_t index) {
+  asio::awaitable<void> converse(int64_t index, double planned) {
     const LoadSession& session = sessions_[static_cast<size_t>(index)];
     std::vector<std::string> answers;
     std::string body;  // of a later turn
-    double planned = session.at;
     int64_t context_tokens = 0;
     for (size_t turn = 0; turn < session.turns.size(); ++turn) {
       if (turn > 0) {

@@ -19,14 +19,22 @@ Result<std::vector<ServePoint>> read_file(const std::string& argument) {
   return points;
 }
 
-Result<int> run_report(const std::vector<std::string>& files, const std::string& output) {
+struct ReportFlags {
+  std::vector<std::string> files;
+  std::string page, svg;
+};
+
+Result<int> run_report(const ReportFlags& flags) {
+  if (flags.page.empty() && flags.svg.empty()) return Err(Status::InvalidArgument("nothing to write: give --output or --svg"));
   std::vector<ServePoint> points;
-  for (const std::string& file : files) {
+  for (const std::string& file : flags.files) {
     DI_ASSIGN_OR_RETURN(const auto more, read_file(file));
     points.insert(points.end(), more.begin(), more.end());
   }
-  DI_ASSIGN_OR_RETURN(OutputFile out, OutputFile::Open("--output", output));
-  DI_RETURN_IF_ERROR(out.write(serve_html(points)));
+  DI_ASSIGN_OR_RETURN(OutputFile page, OutputFile::Open("--output", flags.page));
+  DI_ASSIGN_OR_RETURN(OutputFile svg, OutputFile::Open("--svg", flags.svg));
+  if (!flags.page.empty()) DI_RETURN_IF_ERROR(page.write(serve_html(points)));
+  if (!flags.svg.empty()) DI_RETURN_IF_ERROR(svg.write(render_svg(serve_plots(points), "serve")));
   return 0;
 }
 
@@ -34,16 +42,16 @@ Result<int> run_report(const std::vector<std::string>& files, const std::string&
 
 void add_report_command(CLI::App& bench, cli::Command& chosen) {
   CLI::App* command = bench.add_subcommand("report", "One HTML page of several results of bench serve, or of vllm bench serve");
-  auto files = std::make_shared<std::vector<std::string>>();
-  auto output = std::make_shared<std::string>();
-  command->add_option("files", *files, "Results, each a series of the plots, with a label or without; -: standard input")
+  auto flags = std::make_shared<ReportFlags>();
+  command->add_option("files", flags->files, "Results, each a series of the plots, with a label or without; -: standard input")
       ->type_name("[LABEL=]FILE")
       ->required();
-  command->add_option("-o,--output", *output, "The page; -: standard output")->type_name("FILE")->required();
+  command->add_option("-o,--output", flags->page, "The page; -: standard output")->type_name("FILE");
+  command->add_option("--svg", flags->svg, "The plots alone; -: standard output")->type_name("FILE");
   command->footer(
       "Example:\n"
       "  deepinfer bench report ours=ours.jsonl peer=peer.jsonl -o report.html");
-  command->callback([files, output, &chosen] { chosen = [files, output] { return run_report(*files, *output); }; });
+  command->callback([flags, &chosen] { chosen = [flags] { return run_report(*flags); }; });
 }
 
 }  // namespace deepinfer::bench

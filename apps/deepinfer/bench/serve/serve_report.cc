@@ -37,6 +37,11 @@ double number_of(const Json& json, const char* key) {
   return found != json.end() && found->is_number() ? found->get<double>() : ServePoint::kNone;
 }
 
+std::string cell(double value) {
+  if (!std::isfinite(value)) return "–";
+  return value < 1e4 ? fmt::format("{:.4g}", value) : fmt::format("{:.0f}", value);
+}
+
 /// Members of a series that differ in concurrency as well as in rate become series of their own.
 void split_series(std::vector<ServePoint>& points) {
   std::set<std::string> both;
@@ -160,12 +165,7 @@ std::string serve_html(const std::vector<ServePoint>& points) {
   out += "</tr></thead>\n<tbody>\n";
   for (const ServePoint& p : points) {
     out += fmt::format("<tr><th scope=\"row\" class=\"text\">{}</th>", xml_escape(p.label));
-    for (const Column& column : kColumns) {
-      const double value = p.*column.value;
-      out += fmt::format("<td>{}</td>", !std::isfinite(value)
-                                            ? "–"
-                                            : fmt::format("{:.{}f}", value, value < 1000 && value != std::floor(value) ? 2 : 0));
-    }
+    for (const Column& column : kColumns) out += fmt::format("<td>{}</td>", cell(p.*column.value));
     out += "</tr>\n";
   }
   return html_page("Serving benchmark", out + "</tbody>\n</table></div>\n");

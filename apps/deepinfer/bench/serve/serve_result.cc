@@ -62,10 +62,12 @@ void summarize_client(const LoadRun& run, ServeResult& out) {
     planned.push_back(r.planned);
     sent.push_back(r.sent);
   }
-  const auto turns = static_cast<double>(out.conditions.workload.turns);
-  out.offered_rate = rate_of(planned) * turns;
-  out.sent_rate = rate_of(sent) * turns;
-  out.served_share = served_share(run.records, planned);
+  const WorkloadOptions& workload = out.conditions.workload;
+  if (workload.arrival == Arrival::kTrace || std::isfinite(workload.request_rate)) {
+    out.offered_rate = rate_of(planned) * static_cast<double>(workload.turns);
+    out.sent_rate = rate_of(sent) * static_cast<double>(workload.turns);
+    out.served_share = served_share(run.records, planned);
+  }
   out.delay = distribution(std::move(delay));
   std::vector<double> lag = run.lag;
   for (double& value : lag) value *= 1e3;

@@ -50,7 +50,7 @@ struct ServeResult {
   int64_t total_input_tokens = 0, total_output_tokens = 0, cached_tokens = 0;
   int64_t counted_by_client = 0;  ///< requests whose server gave no usage: chunks stand for tokens
   double request_throughput = 0, output_throughput = 0, total_token_throughput = 0;
-  double offered_rate = 0;  ///< requests a second that the plan has, if no answer took any time; 0: all at once
+  double offered_rate = 0;  ///< requests a second that the plan has, if no answer took any time; 0: a closed loop
   double sent_rate = 0;     ///< that went out, by the first turns
   double request_goodput = 0;
   double good_share = 0;  ///< of the requests sent: answers that came whole, within all limits
