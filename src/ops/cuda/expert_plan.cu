@@ -95,7 +95,7 @@ ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
   plan.pairs = routed + rows;
   // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
   const int64_t share = routed / experts;
-  plan.tile_inputs = share > 14 ? 64 : share > 10 ? 16 : 8;
+  plan.tile_inputs = share > 48 ? 128 : share > 24 ? 64 : share > 6 ? 32 : 8;
   plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
   return plan;
 }

@@ -87,7 +87,7 @@ struct WeightChunk {
   uint32_t scales[4];
 };
 
-/// What a lane needs to find its four rows: g, g + 8, g + 16, g + 24 of the panel.
+/// What a lane needs to find its four rows: g, and those 8, 16, 24, or others, behind it.
 template <WeightFormat kFormat>
 struct WeightPanel {
   const uint8_t* values;   ///< row g, from the lane's first byte on
@@ -96,7 +96,9 @@ struct WeightPanel {
   uint32_t scale_step[3];
   int columns;
 
-  __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane) : columns(static_cast<int>(w.in)) {
+  __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane, int second = 8, int third = 16,
+                         int fourth = 24)
+      : columns(static_cast<int>(w.in)) {
     const int g = lane / 4;
     const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : kFormat == WeightFormat::kFp4 ? w.in / 2 : w.in * 2;
     const int64_t r0 = min(first_row + g, last_row);
@@ -106,7 +108,7 @@ struct WeightPanel {
     scales = kFormat == WeightFormat::kBf16 ? nullptr : w.scales + scale_row(r0);
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
-      const int64_t r = min(first_row + g + 8 * (i + 1), last_row);
+      const int64_t r = min(first_row + g + (i == 0 ? second : i == 1 ? third : fourth), last_row);
       value_step[i] = static_cast<uint32_t>((r - r0) * row_bytes);
       scale_step[i] = static_cast<uint32_t>(scale_row(r) - scale_row(r0));
     }

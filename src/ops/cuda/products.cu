@@ -4,6 +4,7 @@
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/tiled.cuh"
+#include "ops/cuda/wide.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -87,6 +88,52 @@ __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_co
     store(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
 }
 
+// How a step is cut into blocks of the wide kernel: `inputs` rows each, bands of kBand of them, in which blocks that run together
+// share weights and inputs.
+struct WideGrid {
+  static constexpr int kBand = 16;
+  int inputs = 0;
+  int row_blocks = 0;
+  int panels = 0;  // of all outputs, in one group
+};
+
+// Grid: panels times blocks of rows, groups.
+template <WeightFormat kFormat, bool kInterleaved>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    wide_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ WideGrid grid) {
+  extern __shared__ uint4 dynamic[];
+  WideShared& s = wide_shared(dynamic);
+  const int per_band = WideGrid::kBand * grid.panels;
+  const int band = static_cast<int>(blockIdx.x) / per_band;
+  const int in_band = static_cast<int>(blockIdx.x) % per_band;
+  const int band_blocks = min(WideGrid::kBand, grid.row_blocks - band * WideGrid::kBand);
+  int64_t panel = in_band / band_blocks;
+  const int64_t first_input = static_cast<int64_t>(band * WideGrid::kBand + in_band % band_blocks) * grid.inputs;
+  const int which = find_output(args, kWideRows, panel);
+  const WeightView& w = args.outputs[which].weight;
+  const int64_t part = blockIdx.y;
+  const int64_t part_rows = w.out / args.groups;
+  const auto count = static_cast<int>(min(static_cast<int64_t>(grid.inputs), args.rows - first_input));
+  wide_begin(s, [&](int i) { return i < count ? args.x + (first_input + i) * args.x_stride + part * w.in : nullptr; });
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  if (group == kWideGroups) {
+    give_registers<40>();
+    with_inputs(count, [&]<int kInputs>() { wide_load<kFormat, kInputs>(s, static_cast<int>(w.in)); });
+  } else {
+    take_registers<232>();
+    const int64_t first_row = part * part_rows + panel * kWideRows + group * kWideGroupRows;
+    const int64_t last_row = (part + 1) * part_rows - 1;
+    const WeightPanel<kFormat> rows = wide_panel<kFormat>(w, first_row, last_row);
+    with_inputs(count, [&]<int kInputs>() {
+      float c[2][kInputs / 8][4];
+      wide_multiply<kFormat, kInterleaved, kInputs>(s, rows, group, c);
+      const bf16* out = wide_outputs<kInputs>(s, group, c);
+      auto* y = static_cast<bf16*>(args.outputs[which].y) + first_input * w.out;
+      wide_store(out, group, first_row, last_row, count, [&](int input) { return y + input * w.out; });
+    });
+  }
+}
+
 // Of all outputs, in one group and for one block of input rows.
 int64_t panel_blocks(const ProductArgs& args) {
   constexpr int64_t kRows = kTiledWarps * kPanelRows;
@@ -109,6 +156,36 @@ void launch_tiled(const ProductArgs& args, cudaStream_t stream) {
   DI_CUDA_LAUNCHED();
 }
 
+// The number of rows a block takes is the one that should be fastest: a wave of blocks takes about as long as its inputs, and
+// kOverhead more for what does not depend on them.
+WideGrid wide_grid(const ProductArgs& args) {
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kOverhead = 48;
+  WideGrid grid;
+  for (int i = 0; i < args.output_count; ++i)
+    grid.panels += static_cast<int>((args.outputs[i].weight.out / args.groups + kWideRows - 1) / kWideRows);
+  int64_t best = INT64_MAX;
+  for (const int inputs : {128, 96, 64, 32}) {
+    const int64_t blocks = (args.rows + inputs - 1) / inputs;
+    const int64_t waves = (blocks * grid.panels * args.groups + kMultiprocessors - 1) / kMultiprocessors;
+    const int64_t cost = waves * (inputs + kOverhead);
+    if (cost >= best) continue;
+    best = cost;
+    grid.inputs = inputs;
+    grid.row_blocks = static_cast<int>(blocks);
+  }
+  return grid;
+}
+
+template <WeightFormat kFormat, bool kInterleaved>
+void launch_wide(const ProductArgs& args, const WideGrid& grid, cudaStream_t stream) {
+  const auto kernel = wide_kernel<kFormat, kInterleaved>;
+  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kWideBytes)));
+  kernel<<<dim3(static_cast<unsigned>(grid.panels * grid.row_blocks), static_cast<unsigned>(args.groups)), kWideThreads,
+           kWideBytes, stream>>>(args, grid);
+  DI_CUDA_LAUNCHED();
+}
+
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 void launch(const ProductArgs& args, cudaStream_t stream) {
   int64_t panels = 0;
@@ -127,6 +204,9 @@ void launch(const ProductArgs& args, cudaStream_t stream) {
   DI_CUDA_LAUNCHED();
 }
 
+constexpr int64_t kWideFrom = 48;  // rows
+constexpr int64_t kWideBlocks = 60;
+
 // The number of input tiles a block takes only decides how often weights are read.
 template <WeightFormat kFormat, bool kInterleaved>
 void multiply(const ProductArgs& args, cudaStream_t stream) {
@@ -137,7 +217,14 @@ void multiply(const ProductArgs& args, cudaStream_t stream) {
   if (!fits(1)) cuda_failed(__FILE__, __LINE__, "product", "too many columns");
   // Blocks with many rows pay once they fill the device.
   constexpr int64_t kEnoughBlocks = 96;
-  if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
+  if constexpr (kFormat == WeightFormat::kBf16) {
+    if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
+  } else if (args.rows > kWideFrom && !args.fp32) {
+    const WideGrid grid = wide_grid(args);
+    if (int64_t{grid.panels} * grid.row_blocks * args.groups >= kWideBlocks) {
+      return launch_wide<kFormat, kInterleaved>(args, grid, stream);
+    }
+  }
   if (args.rows > 16 && fits(4)) return launch<kFormat, kInterleaved, 4>(args, stream);
   if (args.rows > 8 && fits(2)) return launch<kFormat, kInterleaved, 2>(args, stream);
   launch<kFormat, kInterleaved, 1>(args, stream);
