@@ -126,15 +126,6 @@ __device__ void multiply_wide(WideShared& s, bool shared, const Fp8Weight& fp8, 
   }
 }
 
-template <int kInputs>
-__device__ void load_wide(WideShared& s, bool shared, int64_t columns) {
-  if (shared) {
-    wide_load<WeightFormat::kFp8, kInputs>(s, static_cast<int>(columns));
-  } else {
-    wide_load<WeightFormat::kFp4, kInputs>(s, static_cast<int>(columns));
-  }
-}
-
 // The same with many inputs a tile: the first warpgroup multiplies by w1, the second by w3. Grid: blocks of kWideGroupRows of the
 // inner dimension, tiles.
 __global__ void __launch_bounds__(kWideThreads, 1)
@@ -147,34 +138,45 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t inner = shared.w1.out;
-  const int64_t columns = shared.w1.in;
+  const bf16* input = plan.input + (is_shared ? plan.input_values / 2 : 0);
   wide_begin(s, [&](int i) {
-    return i < tile.count ? plan.input + static_cast<int64_t>(plan.token[tile.first + i]) * columns : nullptr;
+    return i < tile.count ? input + static_cast<int64_t>(plan.token[tile.first + i]) * plan.input_columns : nullptr;
   });
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kWideGroupRows;
   if (group == kWideGroups) {
     give_registers<40>();
-    with_inputs(tile.count, [&]<int kInputs>() { load_wide<kInputs>(s, is_shared, columns); });
+    with_inputs(tile.count, [&]<int kInputs>() { wide_load<kInputs>(s, static_cast<int>(plan.input_columns)); });
   } else {
     take_registers<232>();
-    const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kWideGroupRows;
     with_inputs(tile.count, [&]<int kInputs>() {
       float c[2][kInputs / 8][4];
       multiply_wide<kInputs>(s, is_shared, group == 0 ? shared.w1 : shared.w3, group == 0 ? w->w1 : w->w3, first_row, group, c);
       wide_outputs<kInputs>(s, group, c);
     });
     named_barrier(3, kWideGroups * kWarpgroup);
-    const auto* gates = reinterpret_cast<const bf16*>(s.sums[0]);
+    bf16* gates = reinterpret_cast<bf16*>(s.sums[0]);
     const auto* values = reinterpret_cast<const bf16*>(s.sums[1]);
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    constexpr int kParts = kWideGroupRows / kWarp;
-    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < tile.count * kParts; i += kWideGroups * kWarpgroup / kWarp) {
-      const int input = i / kParts;
-      const int64_t row = first_row + i % kParts * kWarp;
-      if (row >= inner) continue;
-      const int at = input * kWideOutStride + i % kParts * kWarp + lane;
-      const float h = hidden_value(widen(gates[at]), widen(values[at]), limit, plan.weight[tile.first + input]);
-      plan.hidden[(tile.first + input) * inner + row + interleaved(lane)] = narrow(h);
+    // A warp takes whole inputs: 128 columns of the second product, which are put in its order in place of the gates.
+    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < tile.count; i += kWideGroups * kWarpgroup / kWarp) {
+      bf16* gate = gates + i * kWideOutStride;
+      const bf16* value = values + i * kWideOutStride;
+      bf16 h[kWideGroupRows / kWarp];
+#pragma unroll
+      for (int k = 0; k < kWideGroupRows / kWarp; ++k) {
+        const int at = k * kWarp + lane;
+        const float v = hidden_value(widen(gate[at]), widen(value[at]), limit, plan.weight[tile.first + i]);
+        h[k] = narrow(first_row + k * kWarp < inner ? v : 0.0f);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < kWideGroupRows / kWarp; ++k) gate[wide_place(is_shared, k * kWarp + lane)] = h[k];
+      __syncwarp();
+      if (lane < kWideGroupRows / 8) {
+        *reinterpret_cast<uint4*>(plan.hidden + (tile.first + i) * plan.hidden_columns + first_row + lane * 8) =
+            *reinterpret_cast<const uint4*>(gate + lane * 8);
+      }
     }
   }
 }
@@ -190,12 +192,11 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t out = shared.w2.out;
-  const int64_t columns = shared.w2.in;
-  wide_begin(s, [&](int i) { return i < tile.count ? plan.hidden + static_cast<int64_t>(tile.first + i) * columns : nullptr; });
+  wide_begin(s, [&](int i) { return i < tile.count ? plan.hidden + (tile.first + i) * plan.hidden_columns : nullptr; });
   const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
   if (group == kWideGroups) {
     give_registers<40>();
-    with_inputs(tile.count, [&]<int kInputs>() { load_wide<kInputs>(s, is_shared, columns); });
+    with_inputs(tile.count, [&]<int kInputs>() { wide_load<kInputs>(s, static_cast<int>(plan.hidden_columns)); });
   } else {
     take_registers<232>();
     const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kWideGroups + group) * kWideGroupRows;
@@ -275,10 +276,15 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
   sort_pairs(args, rows, plan, stream);
-  quantize_rows(args.v, rows, hidden, plan.input, stream);
-  if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
-  if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
-  if (plan.tile_inputs > 16) launch_wide(args, routed, plan, stream);
+  if (plan.wide) {
+    quantize_rows(args.v, rows, hidden, InputOrder::kWideFp4, plan.input, stream);
+    quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
+    launch_wide(args, routed, plan, stream);
+  } else {
+    quantize_rows(args.v, rows, hidden, InputOrder::kLanes, plan.input, stream);
+    if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
+    if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
+  }
   const int64_t count = rows * hidden;
   sum_kernel<<<static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, stream>>>(
       plan.output, plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);

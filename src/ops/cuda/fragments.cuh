@@ -73,6 +73,12 @@ __device__ inline void widen_fp4(uint32_t w, uint32_t (&r)[4]) {
   r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
 }
 
+/// Eight columns, 0 4 1 5 2 6 3 7.
+__device__ inline uint4 interleave(const uint4& v) {
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                    __byte_perm(v.y, v.w, 0x7632));
+}
+
 /// bf16 pair of 2^(byte - 127 + bias). Above `limit` the rest is in `excess`.
 __device__ inline uint32_t scale_pair(uint32_t byte, uint32_t bias) { return (min(byte + bias, 254u) << 7) * 0x10001u; }
 __device__ inline uint32_t excess_pair(uint32_t byte, uint32_t bias) {

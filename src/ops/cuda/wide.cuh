@@ -47,38 +47,46 @@ __device__ inline void wide_begin(WideShared& s, const RowOf& row_of) {
   __syncthreads();
 }
 
-/// The warpgroup that loads. Columns go where the matrix unit meets those that segments.cuh multiplies together: of the 16
-/// columns of a product, each lane of four has loaded four neighbours.
-template <WeightFormat kFormat, int kInputs>
+/// Where column `column` of a chunk of 128 lies in the order of the products (products.h: kWideFp8 or kWideFp4): of the 16
+/// columns of a product, each lane of four has loaded four neighbours, as segments.cuh does.
+__device__ inline int wide_place(bool fp8, int column) {
+  const int lane = fp8 ? column % 64 / 16 : column / 32;
+  const int eight = fp8 ? column % 16 / 8 : column % 32 / 8;
+  const int pair = interleaved(column) % 8;
+  return (fp8 ? column / 64 * 64 : 0) + eight * 32 + pair / 2 * 8 + lane * 2 + pair % 2;
+}
+
+/// The warpgroup that loads rows of `columns`, a multiple of the chunks of both formats, in the order of the products.
+template <int kInputs>
 __device__ inline void wide_load(WideShared& s, int columns) {
-  constexpr int kLane = kFormat == WeightFormat::kFp4 ? 32 : 16;  // columns between lanes, and between tiles
-  constexpr int kTile = kFormat == WeightFormat::kFp4 ? 16 : 64;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int first = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * (kInputs / 4);
-  const int t = lane / 8;
-  const int own = t * kLane + lane % 8 * 2;
+  const int slot = lane % 16;
+  const int first = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * (kInputs / 4) + lane / 16;
+  int last = 0;
   for (int column = 0, turn = 0; column < columns; column += kWideStage, ++turn) {
     const int stage = turn % kWideStages;
     if (turn >= kWideStages) barrier_wait(&s.empty[stage], (turn / kWideStages - 1) & 1);
-    const uint32_t base = shared_address(s.inputs[stage]) + first * 128 + t * 4;
-    const int size[2] = {column + own < columns ? 4 : 0, column + kTile + own < columns ? 4 : 0};
-#pragma unroll 8
-    for (int i = 0; i < kInputs / 4; ++i) {
-      const bf16* row = s.rows[first + i];
-      const bool there = row != nullptr;
-      const bf16* from = (there ? row + column : s.rows[0]) + own;
-      const uint32_t to = base + i * 128 + ((lane % 8) ^ ((first + i) % 8)) * 16;
+    const uint32_t tile = shared_address(s.inputs[stage]) + slot / 8 * kInputs * 128;
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const int bytes = there ? size[tile] : 0;
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + tile * kInputs * 128),
-                     "l"(bytes != 0 ? from + tile * kTile : s.rows[0]), "r"(bytes)
-                     : "memory");
-      }
+    for (int i = 0; i < kInputs / 8; ++i) {
+      const int input = first + i * 2;
+      const bf16* row = s.rows[input];
+      const int bytes = row != nullptr ? 16 : 0;  // 0: zeros
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(tile + input * 128 + ((slot ^ input) % 8) * 16),
+                   "l"((row != nullptr ? row : s.rows[0]) + column + slot * 8), "r"(bytes)
+                   : "memory");
     }
-    barrier_arrive_after_copies(&s.full[stage]);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    if (turn > 0) {
+      asm volatile("cp.async.wait_group 1;" ::: "memory");
+      show_shared_memory();
+      barrier_arrive(&s.full[(turn - 1) % kWideStages]);
+    }
+    last = turn;
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  show_shared_memory();
+  barrier_arrive(&s.full[last % kWideStages]);
 }
 
 /// The A registers of one product: columns 4 half .. 4 half + 3 of the lane's eight of `pair`, of rows 2 m and 2 m + 1.
@@ -127,39 +135,67 @@ __device__ inline void wide_fold(WideShared& s, int group, bool folded, float (&
   }
 }
 
+/// The lane's four rows, chunk after chunk.
+template <WeightFormat kFormat>
+class WideWeights {
+ public:
+  __device__ explicit WideWeights(const WeightPanel<kFormat>& panel)
+      : panel_(panel),
+        value_(panel.values),
+        scale_(panel.scales + static_cast<int>(threadIdx.x) % 4 * (chunk_columns(kFormat) / 4) / kScaleGroup) {}
+
+  /// The next chunk, which begins at `column`.
+  __device__ void load(int column, WeightChunk<kFormat>& chunk) {
+    constexpr int kChunk = chunk_columns(kFormat);
+    if (column + kChunk <= panel_.columns) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        chunk.rows[i] = load_once(value_ + (i == 0 ? 0 : panel_.value_step[i - 1]));
+        chunk.scales[i] = __ldg(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
+      }
+      value_ += 64;
+      scale_ += kChunk / kScaleGroup;
+    } else if (column < panel_.columns) {
+      panel_.load(column, static_cast<int>(threadIdx.x) % kWarp, chunk);
+    }
+  }
+
+ private:
+  const WeightPanel<kFormat>& panel_;
+  const uint8_t* value_;
+  const uint8_t* scale_;
+};
+
 /// A warpgroup that multiplies: sums of the panel's rows, of which the lane has g, g + 8, g + 64 and g + 72 (g: its row among the
 /// warp's 16), by kInputs inputs: c[m][j][i] is row 64 m + 16 warp + lane / 4 + 8 (i / 2), input 8 j + lane % 4 * 2 + i % 2.
 template <WeightFormat kFormat, bool kInterleaved, int kInputs>
 __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& panel, int group, float (&c)[2][kInputs / 8][4]) {
+  constexpr bool kFp4 = kFormat == WeightFormat::kFp4;
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr int kSteps = kChunk / 16;
-  constexpr int kAhead = kInputs > 64 ? 1 : kInputs > 32 ? 2 : 3;  // chunks on their way, as registers allow
-  constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias;
+  constexpr int kBuffers = kInputs > 64 ? 2 : kInputs > 32 && kFp4 ? 3 : 4;  // chunks in registers, as there is room
+  static_assert(kFp4 || kBuffers % 2 == 0);                                  // a stage begins with every second chunk of FP8
+  constexpr uint32_t kBias = kFp4 ? kFp4Bias : kFp8Bias;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
   const int lane = thread % kWarp;
   const int columns = panel.columns;
-  WeightChunk<kFormat> next[kAhead];
+  WideWeights<kFormat> weights(panel);
+  WeightChunk<kFormat> buffers[kBuffers];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) panel.load(i * kChunk, lane, next[i]);
+  for (int i = 0; i + 1 < kBuffers; ++i) weights.load(i * kChunk, buffers[i]);
   bool add = false;
   bool folded = false;
-  int turn = -1;
-  uint32_t base = 0;
-  for (int begin = 0; begin < columns; begin += kAhead * kChunk) {
+  int stage = -1;
+  uint32_t parity = 1;
+  for (int begin = 0; begin < columns; begin += kBuffers * kChunk) {
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      const int column = begin + ahead * kChunk;
+    for (int turn = 0; turn < kBuffers; ++turn) {
+      const int column = begin + turn * kChunk;
       if (column >= columns) break;
-      const WeightChunk<kFormat> chunk = next[ahead];
-      panel.load(column + kAhead * kChunk, lane, next[ahead]);
-      const bool stage_begins = column % kWideStage == 0;
-      if (stage_begins) {
-        ++turn;
-        barrier_wait(&s.full[turn % kWideStages], (turn / kWideStages) & 1);
-        show_shared_memory();
-        base = shared_address(s.inputs[turn % kWideStages]);
-      }
-      const uint32_t tile = base + column % kWideStage / 64 * kInputs * 128;
+      weights.load(column + (kBuffers - 1) * kChunk, buffers[(turn + kBuffers - 1) % kBuffers]);
+      const WeightChunk<kFormat>& chunk = buffers[turn];
+      const bool stage_begins = kFp4 || turn % 2 == 0;
+      const int in_stage = kFp4 ? 0 : turn % 2;
       const bool wide = __any_sync(0xffffffffu, largest_scale(chunk) > kMostScale<kFormat>);
       uint32_t scale[4];
 #pragma unroll
@@ -184,7 +220,13 @@ __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& 
             now[i / 2][i % 2 + 2] = multiply_bf16x2(now[i / 2][i % 2 + 2], excess);
           }
         }
-        const uint64_t inputs = swizzled_rows(tile + step / 4 * kInputs * 128 + step % 4 * 32);
+        if (step == 0 && stage_begins) {
+          stage = stage + 1 < kWideStages ? stage + 1 : 0;
+          if (stage == 0) parity ^= 1;
+          barrier_wait(&s.full[stage], parity);
+        }
+        const uint32_t tile = shared_address(s.inputs[stage]) + (in_stage + step / 4) * kInputs * 128;
+        const uint64_t inputs = swizzled_rows(tile + step % 4 * 32);
         begin_products();
 #pragma unroll
         for (int m = 0; m < 2; ++m) multiply_rows<kInputs>(c[m], now[m], inputs, add);
@@ -192,7 +234,8 @@ __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& 
         add = true;
         wait_products<1>();
         // The stage before is no longer read.
-        if (step == 0 && stage_begins && turn > 0 && lane == 0) barrier_arrive(&s.empty[(turn - 1) % kWideStages]);
+        if (step == 0 && stage_begins && column > 0 && lane == 0)
+          barrier_arrive(&s.empty[stage > 0 ? stage - 1 : kWideStages - 1]);
       }
       if ((column + kChunk) % kSegment == 0 && column + kChunk < columns) {
         wide_fold<kInputs>(s, group, folded, c);
