@@ -188,15 +188,17 @@ void MeteredBackend::pack_window(const bf16* x, int64_t rows, int64_t dim, uint8
   begin("pack_window", streams(static_cast<double>(rows * dim * 3)));
   inner_->pack_window(x, rows, dim, packed);
 }
-void MeteredBackend::pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) {
-  begin("pack_compressed",
-        {.bytes = static_cast<double>(rows * cache.row_bytes), .streams = static_cast<double>(rows * dim * 2)});
-  inner_->pack_compressed(x, rows, dim, cache, first);
+void MeteredBackend::pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
+  const auto rows = static_cast<double>(to.size());
+  begin("pack_compressed", {.bytes = rows * static_cast<double>(dim / 2 + dim / kCacheScaleGroup),
+                            .streams = rows * static_cast<double>(dim * 2)});
+  inner_->pack_compressed(x, dim, to);
 }
-void MeteredBackend::pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) {
-  begin("pack_index_keys",
-        {.bytes = static_cast<double>(rows * cache.row_bytes), .streams = static_cast<double>(rows * dim * 2)});
-  inner_->pack_index_keys(x, rows, dim, cache, first);
+void MeteredBackend::pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
+  const auto rows = static_cast<double>(to.size());
+  begin("pack_index_keys", {.bytes = rows * static_cast<double>(dim / 2 + dim / kScaleGroup),
+                            .streams = rows * static_cast<double>(dim * 2)});
+  inner_->pack_index_keys(x, dim, to);
 }
 void MeteredBackend::round_index_queries(bf16* x, int64_t rows, int64_t dim) {
   begin("round_index_queries", streams(static_cast<double>(rows * dim * 4)));

@@ -264,9 +264,6 @@ void report_sides(std::vector<Side>& sides, const BenchConditions& base) {
     conditions.emplace_back("accepted_per_round", fmt::format("{:.2f}", accepted / drafts));
     const double tokens = static_cast<double>(side.last.generation_tokens - side.first.generation_tokens);
     conditions.emplace_back("rounds_per_token", fmt::format("{:.3f}", (side.last.drafts - side.first.drafts) / tokens));
-    const double seconds = side.last.step.total - side.first.step.total;
-    const double idle = side.last.device_idle_seconds - side.first.device_idle_seconds;
-    conditions.emplace_back("device_idle_share", fmt::format("{:.4f}", idle / (seconds + idle)));
     std::vector<double> cpu;
     for (size_t r = 0; r < side.cpu_rates.size(); ++r) cpu.push_back(side.cpu_rates[r] / sides[0].cpu_rates[r]);
     line("dspark_speed_ratio", median(ratios), "tokens/s over plain decoding", conditions);
@@ -280,9 +277,26 @@ const std::vector<std::pair<std::string, DraftPolicy::Options>> kModes = {
     {"fixed 2", {SpeculationMode::kFixed, 2}}, {"fixed 3", {SpeculationMode::kFixed, 3}},
     {"fixed 5", {SpeculationMode::kFixed, 5}}, {"variable", {SpeculationMode::kVariable, 5}}};
 
+/// The modes that are measured: plain decoding always, as what the others are compared with.
+std::vector<std::pair<std::string, DraftPolicy::Options>> modes_of(const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, DraftPolicy::Options>> modes;
+  for (const auto& mode : kModes) {
+    if (names.empty() || &mode == &kModes.front() || std::find(names.begin(), names.end(), mode.first) != names.end())
+      modes.push_back(mode);
+  }
+  return modes;
+}
+
+void add_modes(CLI::App* app, std::vector<std::string>& modes) {
+  std::vector<std::string> names;
+  for (const auto& [name, drafts] : kModes) names.push_back(name);
+  app->add_option("--modes", modes, "beside plain decoding (default: all)")->delimiter(',')->check(CLI::IsMember(names));
+}
+
 struct SpeedOptions {
   std::string model, suite;
   std::vector<int64_t> batches = {1, 4, 16};
+  std::vector<std::string> modes;
   int64_t tokens = 128, rounds = 5, per_round = 2;
   float temperature = 0;
   int threads = available_threads();
@@ -293,7 +307,7 @@ void run_speed(const SpeedOptions& o) {
   const std::vector<Prompt> prompts = read_suite(o.suite, 40, 120);
   for (const int64_t batch : o.batches) {
     std::vector<Side> sides;
-    for (const auto& [name, drafts] : kModes) {
+    for (const auto& [name, drafts] : modes_of(o.modes)) {
       RigOptions options;
       options.drafts = drafts;
       options.max_num_seqs = batch;
@@ -324,6 +338,7 @@ struct SliceOptions {
   std::string directory = (std::filesystem::temp_directory_path() / "deepinfer-dspark-slice").string();
   std::string blocks;
   std::vector<int64_t> batches = {1, 4, 16};
+  std::vector<std::string> modes;
   int64_t experts = 32, tokens = 40, rounds = 3;
   int threads = available_threads();
   bool keep = false;
@@ -358,7 +373,7 @@ void run_slice(const SliceOptions& o) {
       }
     };
     std::vector<Side> sides;
-    for (const auto& [name, drafts] : kModes) {
+    for (const auto& [name, drafts] : modes_of(o.modes)) {
       RigOptions options;
       options.drafts = drafts;
       options.max_num_seqs = batch;
@@ -417,6 +432,7 @@ int main(int argc, char** argv) {
   fast->add_option("--model", speed.model);
   fast->add_option("--suite", speed.suite)->required()->check(CLI::ExistingFile);
   fast->add_option("--batches", speed.batches)->delimiter(',');
+  add_modes(fast, speed.modes);
   fast->add_option("--tokens", speed.tokens)->check(CLI::Range(2, 8192));
   fast->add_option("--rounds", speed.rounds)->check(CLI::Range(1, 1000));
   fast->add_option("--per-round", speed.per_round, "requests per sequence of the batch")->check(CLI::Range(1, 1000));
@@ -428,6 +444,7 @@ int main(int argc, char** argv) {
   real->add_option("--dir", slice.directory, "where the random checkpoint is written");
   real->add_option("--experts", slice.experts, "routed experts per layer (released: 384)")->check(CLI::Range(6, 384));
   real->add_option("--batches", slice.batches)->delimiter(',');
+  add_modes(real, slice.modes);
   real->add_option("--tokens", slice.tokens)->check(CLI::Range(2, 8192));
   real->add_option("--rounds", slice.rounds)->check(CLI::Range(1, 1000));
   real->add_option("--threads", slice.threads)->check(CLI::Range(1, 1024));

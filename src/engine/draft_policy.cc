@@ -23,7 +23,8 @@ constexpr int32_t kIdleRounds = 3;   // without a draft worth verifying before a
 constexpr int32_t kLongestRest = 6;  // 16, ... 64
 constexpr double kPriorWeight = 6;   // of the confidence head's own word against what was seen
 
-double sigmoid(float z) { return 1.0 / (1.0 + std::exp(-static_cast<double>(z))); }
+/// The chance that the confidence head gives a draft. None where it is not a number: garbage is never worth a row.
+double said(float confidence) { return std::isnan(confidence) ? 0.0 : 1.0 / (1.0 + std::exp(-static_cast<double>(confidence))); }
 
 }  // namespace
 
@@ -177,18 +178,18 @@ DraftPolicy::Kind DraftPolicy::begin_step(int64_t sequences, bool offered) {
 }
 
 double DraftPolicy::chance(int64_t k, float confidence) const {
-  const double said = sigmoid(confidence);
-  const auto bucket = std::min(kBuckets - 1, static_cast<size_t>(said * static_cast<double>(kBuckets)));
+  const double head = said(confidence);
+  const auto bucket = std::min(kBuckets - 1, static_cast<size_t>(head * static_cast<double>(kBuckets)));
   const Rate& rate = rates_[static_cast<size_t>(k)][bucket];
-  return (rate.accepted + kPriorWeight * said) / (rate.verified + kPriorWeight);
+  return (rate.accepted + kPriorWeight * head) / (rate.verified + kPriorWeight);
 }
 
 void DraftPolicy::learn_draft(std::span<const float> confidences, int64_t verified, int64_t accepted) {
   // Only drafts whose predecessors were accepted say something about themselves.
   for (int64_t k = 0; k < std::min(verified, accepted + 1); ++k) {
-    const double said = sigmoid(confidences[static_cast<size_t>(k)]);
+    const double head = said(confidences[static_cast<size_t>(k)]);
     Rate& rate =
-        rates_[static_cast<size_t>(k)][std::min(kBuckets - 1, static_cast<size_t>(said * static_cast<double>(kBuckets)))];
+        rates_[static_cast<size_t>(k)][std::min(kBuckets - 1, static_cast<size_t>(head * static_cast<double>(kBuckets)))];
     rate.accepted += k < accepted ? 1 : 0;
     rate.verified += 1;
     if (rate.verified > 4096) {  // what is long ago counts less

@@ -73,16 +73,17 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   const int64_t ratio = c.compress_ratio(layer);
   int64_t groups = 0;
   if (ratio == 1) {
-    const bool any = std::any_of(b.spans.begin(), b.spans.end(), [](const StepSpan& s) { return s.group_count(1) > 0; });
-    groups = any ? step.rows : 0;  // rows of a cached prefix among them are not written
-    if (any) backend_->linear_bf16(b.u.data(), step.rows, w.compressor_wkv, b.latent.data());
+    const bool any =
+        std::any_of(step.in->spans.begin(), step.in->spans.end(), [](const StepSpan& s) { return s.group_count(1) > 0; });
+    groups = any || step.replayed ? step.rows : 0;  // rows of a cached prefix among them are not written
+    if (groups > 0) backend_->linear_bf16(b.u.data(), step.rows, w.compressor_wkv, b.latent.data());
   } else {
-    groups = step.pairs;
+    groups = step.replayed ? step.rows : step.pairs;
     backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wkv, b.comp_kv.data());
     backend_->linear_bf16_fp32(b.u.data(), step.rows, w.compressor_wgate, b.comp_gate.data());
     b.pool_kv.clear();
     b.pool_gate.clear();
-    for (const StepSpan& span : b.spans) {
+    for (const StepSpan& span : step.in->spans) {
       SequenceState& state = *span.state;
       const int64_t row0 = span.first_row - span.start;
       const int64_t first = 2 * span.first_group(2);
@@ -92,9 +93,11 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
         b.pool_gate.push_back(p < span.start ? state.tail_gate(source, p) : b.comp_gate.data() + (row0 + p) * dim);
       }
     }
+    b.pool_kv.resize(static_cast<size_t>(2 * groups), b.comp_kv.data());
+    b.pool_gate.resize(static_cast<size_t>(2 * groups), b.comp_gate.data());
     backend_->compress_pool(b.pool_kv, b.pool_gate, dim, b.latent.data());
     b.copies.clear();
-    for (const StepSpan& span : b.spans) {
+    for (const StepSpan& span : step.in->spans) {
       SequenceState& state = *span.state;
       const int64_t row0 = span.first_row - span.start;
       for (int64_t p = std::max(span.start, span.end() - state.tail_capacity()); p < span.end(); ++p) {
@@ -102,6 +105,7 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
         b.copies.push_back({state.tail_gate(source, p), b.comp_gate.data() + (row0 + p) * dim});
       }
     }
+    pad_copies(step, 2 * step.rows);
     b.memory->copy_rows(b.copies, dim * static_cast<int64_t>(sizeof(float)));
   }
   if (groups == 0) return;
@@ -118,17 +122,23 @@ void Model::run_compressor(Step& step, int64_t layer, int64_t source) {
   step.observe("compressed", layer, b.latent, groups * dim);
   step.replace("index_k", layer, b.index_k, groups * c.index_head_dim);
   step.replace("compressed", layer, b.latent, groups * dim);
+  b.index_key_rows.assign(static_cast<size_t>(groups), nullptr);
+  b.compressed_rows.assign(static_cast<size_t>(groups), nullptr);
   int64_t next = 0;
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : step.in->spans) {
     const int64_t first = span.first_group(ratio);
     const int64_t count = span.group_count(ratio);
     const int64_t group = ratio == 1 ? span.first_row + first - span.start : next;
     next += count;
-    if (count == 0) continue;
-    backend_->pack_index_keys(b.index_k.data() + group * c.index_head_dim, count, c.index_head_dim,
-                              span.state->index_rows(source), first);
-    backend_->pack_compressed(b.latent.data() + group * dim, count, dim, span.state->main_rows(source), first);
+    const PagedRows keys = span.state->index_rows(source);
+    const PagedRows main = span.state->main_rows(source);
+    for (int64_t i = 0; i < count; ++i) {
+      b.index_key_rows[static_cast<size_t>(group + i)] = keys.row(first + i);
+      b.compressed_rows[static_cast<size_t>(group + i)] = main.row(first + i);
+    }
   }
+  backend_->pack_index_keys(b.index_k.data(), c.index_head_dim, b.index_key_rows);
+  backend_->pack_compressed(b.latent.data(), dim, b.compressed_rows);
 }
 
 void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
@@ -138,13 +148,18 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
   const int64_t rows = step.rows;
   const int64_t ratio = c.compress_ratio(layer);
   bool must_score = false;
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : step.in->spans) {
     const PagedRows keys = span.state->index_rows(source);
     for (int64_t row = span.first_row; row < span.first_row + span.count; ++row) {
-      const int64_t visible = (b.positions[static_cast<size_t>(row)] + 1) / ratio;
+      const int64_t visible = (step.in->positions[static_cast<size_t>(row)] + 1) / ratio;
       b.index_queries[static_cast<size_t>(row)] = {keys, visible, b.chosen.data() + row * c.index_topk, 0};
       must_score = must_score || visible > c.index_topk;
     }
+  }
+  for (int64_t row = step.live; row < rows; ++row) {
+    IndexQuery& query = b.index_queries[static_cast<size_t>(row)];
+    query = b.index_queries[static_cast<size_t>(step.live - 1)];
+    query.chosen = b.chosen.data() + row * c.index_topk;
   }
   if (must_score) {
     const LinearOutput q{w.index_wq_b, b.index_q.data()};
@@ -181,7 +196,7 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
   const ModelConfig& c = config_;
   Buffers& b = *step.b;
   const bool decoder = layer >= c.first_decoder_layer();
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : step.in->spans) {
     SequenceState& state = *span.state;
     const int64_t window_start = decoder ? state.decoder_window_start() : state.encoder_window_start();
     const WindowRows window{.ring = state.window_ring(layer),
@@ -191,7 +206,7 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
                             .row_bytes = c.window_row_bytes()};
     const PagedRows compressed = source >= 0 ? state.main_rows(source) : PagedRows{};
     for (int64_t row = span.first_row; row < span.first_row + span.count; ++row) {
-      const int64_t position = b.positions[static_cast<size_t>(row)];
+      const int64_t position = step.in->positions[static_cast<size_t>(row)];
       b.queries[static_cast<size_t>(row)] = {.window = window,
                                              .window_first = std::max(window_start, position - c.sliding_window + 1),
                                              .window_last = position,
@@ -201,6 +216,8 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
                                              .chosen_count = source >= 0 ? b.chosen_count[row] : 0};
     }
   }
+  for (int64_t row = step.live; row < step.rows; ++row)
+    b.queries[static_cast<size_t>(row)] = b.queries[static_cast<size_t>(step.live - 1)];
   backend_->sparse_attention({.q = b.q.data(),
                               .sinks = weights_.blocks[static_cast<size_t>(layer)].attn_sink,
                               .out = b.o.data(),
@@ -213,7 +230,7 @@ void Model::commit_window(Step& step, int64_t layer) {
   Buffers& b = *step.b;
   const int64_t bytes = config_.window_row_bytes();
   b.copies.clear();
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : step.in->spans) {
     SequenceState& state = *span.state;
     const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
     // Before the ring forgets what the snapshot still reads.
@@ -222,6 +239,7 @@ void Model::commit_window(Step& step, int64_t layer) {
     for (int64_t p = std::max(span.start, span.end() - state.window_capacity()); p < span.end(); ++p)
       b.copies.push_back({ring + p % state.window_capacity() * bytes, fresh + (p - span.start) * bytes});
   }
+  pad_copies(step, step.rows);
   b.memory->copy_rows(b.copies, bytes);
 }
 

@@ -19,7 +19,7 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
   step.observer = observer;
   step.b = &b;
   step.rope_pairs = pairs;
-  b.spans.clear();
+  b.all.spans.clear();
   for (size_t i = 0; i < contexts.size(); ++i) {
     const DraftContext& d = contexts[i];
     if (d.state == nullptr) return Status::InvalidArgument("draft context {} has no state", i);
@@ -36,28 +36,30 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
     int64_t first = std::max(d.position, (d.save != nullptr ? std::min(d.save_at, end) : end) - c.sliding_window);
     first = std::max(first, std::min(d.state->decoder_start(), end));
     if (first == end) continue;
-    b.spans.push_back({.state = d.state,
-                       .start = first,
-                       .count = end - first,
-                       .first_row = step.rows,
-                       .input_row = d.row + first - d.position,
-                       .save = d.save != nullptr && d.save_at > first ? d.save : nullptr,
-                       .save_at = d.save_at});
+    b.all.spans.push_back({.state = d.state,
+                           .start = first,
+                           .count = end - first,
+                           .first_row = step.rows,
+                           .input_row = d.row + first - d.position,
+                           .save = d.save != nullptr && d.save_at > first ? d.save : nullptr,
+                           .save_at = d.save_at});
     step.rows += end - first;
   }
   if (step.rows == 0) return Status::Ok();
+  b.all.rows = b.all.live = step.rows;
+  step.use(b.all);
   reserve_buffers(step);
   b.draft_taps.reserve_discard(step.rows * width);
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : b.all.spans) {
     b.memory->copy(b.draft_taps.data() + span.first_row * width, b.main_hidden.data() + span.input_row * width,
                    span.count * width * static_cast<int64_t>(sizeof(bf16)));
     for (int64_t i = 0; i < span.count; ++i) {
-      plain_rope_.fill(span.start + i, b.plain_cos.host() + (span.first_row + i) * pairs,
-                       b.plain_sin.host() + (span.first_row + i) * pairs);
+      plain_rope_.fill(span.start + i, b.all.plain_cos.host() + (span.first_row + i) * pairs,
+                       b.all.plain_sin.host() + (span.first_row + i) * pairs);
     }
   }
-  b.plain_cos.upload(step.rows * pairs);
-  b.plain_sin.upload(step.rows * pairs);
+  b.all.plain_cos.upload(step.rows * pairs);
+  b.all.plain_sin.upload(step.rows * pairs);
   step.replace("main_hidden", c.num_hidden_layers, b.draft_taps, step.rows * width);
   const LinearOutput main{weights_.draft.main_proj, b.u.data()};
   backend_->linear_fp8(b.draft_taps.data(), step.rows, {&main, 1});
@@ -77,7 +79,7 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
     if (step.replace("context_kv", c.num_hidden_layers + stage, b.kv, step.rows * c.head_dim))
       backend_->pack_window(b.kv.data(), step.rows, c.head_dim, b.window_kv.data());
     b.copies.clear();
-    for (const StepSpan& span : b.spans) {
+    for (const StepSpan& span : b.all.spans) {
       SequenceState& state = *span.state;
       const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
       if (span.save != nullptr) {
@@ -91,7 +93,7 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
     }
     b.memory->copy_rows(b.copies, bytes);
   }
-  for (const StepSpan& span : b.spans) span.state->advance_draft(span.start, span.count);
+  for (const StepSpan& span : b.all.spans) span.state->advance_draft(span.start, span.count);
   return Status::Ok();
 }
 
@@ -116,6 +118,8 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
   step.observer = observer;
   step.b = &b;
   step.rows = count * c.dspark_block_size;  // always the trained width: verify a part of it, never draft a part (dspark.md D4)
+  b.all.rows = b.all.live = step.rows;
+  step.use(b.all);
   draft_block(step, sequences);
 
   // Heads of the rows that are asked for, and the chain over them.
@@ -174,19 +178,19 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
   const int64_t pairs = c.qk_rope_head_dim / 2;
   step.rope_pairs = pairs;
   reserve_buffers(step);
-  b.spans.clear();
+  b.all.spans.clear();
   b.draft_ids.assign(static_cast<size_t>(step.rows), static_cast<int32_t>(c.dspark_noise_token_id));
   int64_t row = 0;
   for (const DraftSequence& s : sequences) {
     // The pass only reads the state.
-    b.spans.push_back(
+    b.all.spans.push_back(
         {.state = const_cast<SequenceState*>(s.state), .start = s.state->length(), .count = block, .first_row = row});
     b.draft_ids[static_cast<size_t>(row)] = s.anchor;
     for (int64_t i = 0; i < block; ++i, ++row)
-      plain_rope_.fill(s.state->length() + i, b.plain_cos.host() + row * pairs, b.plain_sin.host() + row * pairs);
+      plain_rope_.fill(s.state->length() + i, b.all.plain_cos.host() + row * pairs, b.all.plain_sin.host() + row * pairs);
   }
-  b.plain_cos.upload(step.rows * pairs);
-  b.plain_sin.upload(step.rows * pairs);
+  b.all.plain_cos.upload(step.rows * pairs);
+  b.all.plain_sin.upload(step.rows * pairs);
   backend_->embed(b.draft_ids, weights_.embed, n, b.x.data());
   begin_pre(step);
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
@@ -208,7 +212,7 @@ void Model::draft_attention(Step& step, int64_t stage) {
   Buffers& b = *step.b;
   const RopeRows rotation = step.plain_rope();
   attention_inputs(step, c.num_hidden_layers + stage, w, rotation);
-  for (const StepSpan& span : b.spans) {
+  for (const StepSpan& span : b.all.spans) {
     SequenceState& state = *span.state;
     const bool current = state.draft_end() == span.start;
     const WindowRows window{.ring = state.draft_ring(stage),

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "model/step.h"
+#include "ops/shape_buckets.h"
 
 namespace deepinfer {
 namespace {
@@ -168,35 +169,47 @@ void Model::reserve_buffers(const Step& step) {
   const int64_t active = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok);
   b.experts.reserve_discard(rows * active);
   b.expert_weights.reserve_discard(rows * active);
-  b.engram_rows.reserve_discard(rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
   b.engram_e.reserve_discard(rows * c.engram_columns() * c.engram_head_dim);
   b.engram_kv.reserve_discard(rows * (n + 1) * hidden);
   b.tap.reserve_discard(rows * hidden);
   b.main_hidden.reserve_discard(rows * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size()));
   const int64_t pairs = c.qk_rope_head_dim / 2;
-  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin, &b.pair_cos, &b.pair_sin}) {
-    t->reserve_discard(rows * pairs);
-  }
+  reserve_inputs(b.all, rows);
+  b.pair_cos.reserve_discard(rows * pairs);
+  b.pair_sin.reserve_discard(rows * pairs);
   b.queries.resize(static_cast<size_t>(rows));
   b.index_queries.resize(static_cast<size_t>(rows));
 
-  b.image.reserve_discard(rows);
   b.kept_row.resize(static_cast<size_t>(rows));
+  if (b.identity_pre.size() >= rows * n) return;
+  std::vector<float> identity(static_cast<size_t>(rows * n));
+  for (int64_t r = 0; r < rows; ++r) identity[static_cast<size_t>(r * n)] = 1.0f;
+  b.identity_pre.reserve_discard(rows * n);
+  b.memory->upload(b.identity_pre.data(), identity.data(), rows * n * static_cast<int64_t>(sizeof(float)));
+}
+
+void Model::reserve_inputs(StepInputs& in, int64_t rows) const {
+  for (SharedBuffer<float>* t : in.rotations()) t->reserve_discard(rows * config_.qk_rope_head_dim / 2);
+  in.engram_rows.reserve_discard(rows * config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size()));
+  in.image.reserve_discard(rows);
 }
 
 void Model::prepare(const StepBatch& batch, Step& step) {
-  reserve_buffers(step);
   Buffers& b = *step.b;
+  StepInputs& in = b.all;
+  in.live = static_cast<int64_t>(batch.tokens.size());
+  in.rows = step.replayed ? row_bucket(in.live) : in.live;
+  step.has_image = !batch.image_mask.empty();
+  step.rows = in.rows;
+  reserve_buffers(step);
+  step.use(in);
   const ModelConfig& c = config_;
   const int64_t pairs = c.qk_rope_head_dim / 2;
   step.rope_pairs = pairs;
-  if (!batch.image_mask.empty()) {
-    std::copy(batch.image_mask.begin(), batch.image_mask.end(), b.image.host());
-    b.image.upload(step.rows);
-    step.image = b.image.device();
-  }
-  b.positions.clear();
-  b.spans.clear();
+  if (step.has_image) std::copy(batch.image_mask.begin(), batch.image_mask.end(), in.image.host());
+  b.tokens.assign(batch.tokens.begin(), batch.tokens.end());
+  in.positions.clear();
+  in.spans.clear();
   int64_t row = 0;
   for (const StepSequence& s : batch.sequences) {
     const StepSpan span{.state = s.state,
@@ -206,18 +219,18 @@ void Model::prepare(const StepBatch& batch, Step& step) {
                         .input_row = row,
                         .save = s.save,
                         .save_at = s.save_at};
-    b.spans.push_back(span);
+    in.spans.push_back(span);
     if (s.save != nullptr) s.state->begin_save(s.save_at, *s.save);
     std::vector<int32_t>& history = s.state->history();
     for (int64_t position = span.start; position < span.end(); ++position, ++row) {
-      b.positions.push_back(position);
-      plain_rope_.fill(position, b.plain_cos.host() + row * pairs, b.plain_sin.host() + row * pairs);
-      compressed_rope_.fill(position, b.compressed_cos.host() + row * pairs, b.compressed_sin.host() + row * pairs);
+      in.positions.push_back(position);
+      plain_rope_.fill(position, in.plain_cos.host() + row * pairs, in.plain_sin.host() + row * pairs);
+      compressed_rope_.fill(position, in.compressed_cos.host() + row * pairs, in.compressed_sin.host() + row * pairs);
       if (c.engram_layer_ids.empty()) continue;
-      history.push_back(compressed_id(batch.tokens[static_cast<size_t>(row)], step.image != nullptr && b.image.host()[row] != 0));
+      history.push_back(compressed_id(batch.tokens[static_cast<size_t>(row)], step.has_image && in.image.host()[row] != 0));
       for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
         hash_.rows(static_cast<int64_t>(slot), history,
-                   b.engram_rows.host() + (static_cast<int64_t>(slot) * step.rows + row) * c.engram_columns());
+                   in.engram_rows.host() + (static_cast<int64_t>(slot) * in.rows + row) * c.engram_columns());
       }
     }
     // A pair is rotated as its first token (spec §3.7).
@@ -226,15 +239,42 @@ void Model::prepare(const StepBatch& batch, Step& step) {
                             b.pair_sin.host() + step.pairs * pairs);
     }
   }
-  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin}) t->upload(step.rows * pairs);
-  for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload(step.pairs * pairs);
-  b.engram_rows.upload(step.rows * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
+  if (in.live < in.rows) b.tokens.resize(static_cast<size_t>(in.rows), b.tokens.back());
+  pad_inputs(step, in);
+  prepare_narrowing(step);
   const int64_t block = std::max<int64_t>(c.candidate_block_size, 1);
-  const int64_t longest = *std::max_element(b.positions.begin(), b.positions.end()) + 1;
+  int64_t longest = *std::max_element(in.positions.begin(), in.positions.end()) + 1;
+  if (step.replayed) longest = length_bucket(longest);
   step.candidate_words = ((longest + block - 1) / block + 63) / 64;
   if (c.candidate_source_layer_id >= 0 && (longest + block - 1) / block > c.candidate_topk_blocks) {
     b.candidates.reserve_discard(step.rows * step.candidate_words);
   }
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  step.logit_rows = step.replayed ? row_bucket(wanted) : wanted;
+  reserve_logits(step);
+}
+
+void Model::reserve_logits(const Step& step) {
+  Buffers& b = *step.b;
+  const int64_t n = config_.hc_mult;
+  const int64_t hidden = config_.hidden_size;
+  b.head_x.reserve_discard(step.logit_rows * n * hidden);
+  b.head_pre.reserve_discard(step.logit_rows * n);
+  b.head_u.reserve_discard(step.logit_rows * hidden);
+  b.logits.reserve_discard(step.logit_rows * config_.vocab_size);
+}
+
+void Model::upload_inputs(const Step& step) {
+  Buffers& b = *step.b;
+  const int64_t pairs = step.rope_pairs;
+  const int64_t table_rows = config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size());
+  for (StepInputs* in : {&b.all, &b.kept}) {
+    if (in == &b.kept && !step.narrows) continue;
+    for (SharedBuffer<float>* t : in->rotations()) t->upload(in->rows * pairs);
+    in->engram_rows.upload(in->rows * table_rows);
+    if (step.has_image) in->image.upload(in->rows);
+  }
+  for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload((step.replayed ? step.rows : step.pairs) * pairs);
 }
 
 Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer) {
@@ -242,16 +282,35 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   DI_RETURN_IF_ERROR(reserve_pages(batch));
 
   const ModelConfig& c = config_;
-  const int64_t n = c.hc_mult;
-  const int64_t hidden = c.hidden_size;
   Buffers& b = *buffers_;
   Step step;
   step.observer = observer;
   step.b = &b;
-  step.rows = static_cast<int64_t>(batch.tokens.size());
+  step.replayed = can_replay(batch, observer);
   prepare(batch, step);
+  StepOutput output;
+  if (step.replayed) {
+    backend_->replay([&] { run_layers(batch, step, output); });
+  } else {
+    run_layers(batch, step, output);
+  }
+  const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
+  if (wanted > 0) b.logits.download(wanted * c.vocab_size);
+  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  output.logits = {b.logits.host(), static_cast<size_t>(wanted * c.vocab_size)};
+  b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
+  return output;
+}
 
-  backend_->embed(batch.tokens, weights_.embed, n, b.x.data());
+void Model::run_layers(const StepBatch& batch, Step& step, StepOutput& output) {
+  const ModelConfig& c = config_;
+  const int64_t n = c.hc_mult;
+  const int64_t hidden = c.hidden_size;
+  Buffers& b = *step.b;
+  output = {};
+  step.use(b.all);
+  upload_inputs(step);
+  backend_->embed(b.tokens, weights_.embed, n, b.x.data());
   for (size_t i = 0; i < batch.embedding_rows.size(); ++i) {
     for (int64_t s = 0; s < n; ++s) {
       b.memory->upload(b.x.data() + (batch.embedding_rows[i] * n + s) * hidden,
@@ -259,30 +318,24 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
     }
   }
   begin_pre(step);
-  StepOutput output;
+  if (step.narrows) {
+    b.memory->fill(b.main_hidden.data(), 0,
+                   step.rows * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size() * sizeof(bf16)));
+  }
   for (int64_t layer = 0; layer < c.num_hidden_layers && step.rows > 0; ++layer) {
     if (batch.before_source != nullptr && c.is_kv_source(layer)) (*batch.before_source)(source_of(layer));
     run_block(step, layer);
-    (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.rows;
+    (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.live;
   }
   backend_->begin_layer(-1);
   compute_logits(batch, step);
-  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
-  output.logits = {b.logits.host(), batch.logit_rows.size() * static_cast<size_t>(c.vocab_size)};
-  b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
-  return output;
+  if (step.narrows) swap_kept(b);  // buffers lie where they lay
 }
 
 /// The pre-mix of the first sublayer is the identity: stream 0.
 void Model::begin_pre(Step& step) {
   Buffers& b = *step.b;
   const int64_t n = config_.hc_mult;
-  if (b.identity_pre.size() < step.rows * n) {
-    std::vector<float> identity(static_cast<size_t>(step.rows * n));
-    for (int64_t r = 0; r < step.rows; ++r) identity[static_cast<size_t>(r * n)] = 1.0f;
-    b.identity_pre.reserve_discard(step.rows * n);
-    b.memory->upload(b.identity_pre.data(), identity.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
-  }
   b.memory->copy(b.pre.data(), b.identity_pre.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
 }
 
@@ -301,26 +354,23 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
   const int64_t hidden = c.hidden_size;
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
   if (wanted == 0) return;
-  b.head_x.reserve_discard(wanted * n * hidden);
-  b.head_pre.reserve_discard(wanted * n);
-  b.head_u.reserve_discard(wanted * hidden);
-  b.logits.reserve_discard(wanted * c.vocab_size);
   // `rows` of `from`, each of `width` values, one after the other.
   const auto gather = [&](const auto* from, int64_t width, auto* to) {
     b.copies.clear();
     for (int64_t i = 0; i < wanted; ++i) {
       int64_t r = batch.logit_rows[static_cast<size_t>(i)];
-      if (step.narrowed) r = b.kept_row[static_cast<size_t>(r)];
+      if (step.narrows) r = b.kept_row[static_cast<size_t>(r)];
       b.copies.push_back({to + i * width, from + r * width});
     }
+    pad_copies(step, step.logit_rows);
     b.memory->copy_rows(b.copies, width * static_cast<int64_t>(sizeof(*from)));
   };
   gather(b.x.data(), n * hidden, b.head_x.data());
   gather(b.pre.data(), n, b.head_pre.data());
-  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), wanted, n, hidden, b.head_u.data());
-  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
-  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.logits.device());
-  b.logits.download(wanted * c.vocab_size);
+  const int64_t rows = step.logit_rows;
+  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), rows, n, hidden, b.head_u.data());
+  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, rows, hidden, b.head_u.data());
+  backend_->linear_bf16_fp32(b.head_u.data(), rows, weights_.head, b.logits.device());
 }
 
 void Model::run_block(Step& step, int64_t layer) {
@@ -379,12 +429,14 @@ void Model::tap_streams(Step& step, int64_t layer) {
   const auto count = static_cast<int64_t>(taps.size());
   backend_->stream_mean(b.x.data(), step.rows, config_.hc_mult, hidden, b.tap.data());
   b.copies.clear();
-  for (const StepSpan& span : b.spans) {
-    for (int64_t i = 0; i < span.count; ++i) {
+  for (const StepSpan& span : step.in->spans) {
+    // Rows without the decoder have no taps, not even those of the encoder.
+    for (int64_t i = std::clamp<int64_t>(span.state->decoder_start() - span.start, 0, span.count); i < span.count; ++i) {
       b.copies.push_back({b.main_hidden.data() + ((span.input_row + i) * count + (tap - taps.begin())) * hidden,
                           b.tap.data() + (span.first_row + i) * hidden});
     }
   }
+  pad_copies(step, step.rows);
   b.memory->copy_rows(b.copies, hidden * static_cast<int64_t>(sizeof(bf16)));
 }
 
@@ -393,8 +445,9 @@ void Model::run_engram(Step& step, int64_t layer) {
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
   Buffers& b = *step.b;
   const int64_t first = c.engram_slot(layer) * step.rows * c.engram_columns();
-  step.observe("engram_rows", layer, b.engram_rows.host() + first, step.rows * c.engram_columns());
-  backend_->engram_gather(w.engram_table, b.engram_rows.device() + first, step.rows, c.engram_columns(), b.engram_e.data());
+  step.observe("engram_rows", layer, step.in->engram_rows.host() + first, step.rows * c.engram_columns());
+  backend_->engram_gather(w.engram_table, step.in->engram_rows.device() + first, step.rows, c.engram_columns(),
+                          b.engram_e.data());
   const LinearOutput kv{w.engram_wkv, b.engram_kv.data()};
   backend_->linear_fp8(b.engram_e.data(), step.rows, {&kv, 1});
   backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows,
@@ -418,7 +471,7 @@ void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_
                    .weights = b.expert_weights.data()},
                   step.rows);
   if (backend_->memory().is_host())
-    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.rows * experts_per_token)});
+    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.live * experts_per_token)});
   step.observe("experts", layer, b.experts, step.rows * experts_per_token);
   step.observe("expert_weights", layer, b.expert_weights, step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),

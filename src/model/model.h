@@ -20,6 +20,8 @@
 
 namespace deepinfer {
 
+struct StepInputs;
+
 /// New tokens of one sequence in a step; they continue the state.
 struct StepSequence {
   SequenceState* state = nullptr;
@@ -88,6 +90,7 @@ class Model {
   struct Options {
     int64_t rollback_slack = 16;                       ///< positions that a sequence can take back: two draft blocks and a bit
     EngramMemory engram_memory = EngramMemory::kAuto;  ///< on a device
+    bool replay = true;                                ///< let a device record and replay steps; off: every step is launched anew
     std::function<void(int64_t done, int64_t total)> progress = {};  ///< of the weights on their way to a device
   };
 
@@ -159,7 +162,11 @@ class Model {
   /// Pages for the new positions of all sequences, or of none.
   Status reserve_pages(const StepBatch& batch) const;
   void prepare(const StepBatch& batch, Step& step);
+  void upload_inputs(const Step& step);
+  void run_layers(const StepBatch& batch, Step& step, StepOutput& output);
   void reserve_buffers(const Step& step);
+  void reserve_logits(const Step& step);
+  void reserve_inputs(StepInputs& in, int64_t rows) const;
   void begin_pre(Step& step);
   void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
@@ -168,9 +175,18 @@ class Model {
   void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   void run_engram(Step& step, int64_t layer);
   void tap_streams(Step& step, int64_t layer);
+  // padding.cc
+  bool can_replay(const StepBatch& batch, const StepObserver* observer) const;
+  /// Inputs of the rows behind the batch's own.
+  void pad_inputs(const Step& step, StepInputs& in) const;
+  /// Fills the list of copies up to `count`, the most that a step of its rows can have.
+  static void pad_copies(const Step& step, int64_t count);
   // narrow.cc
   Status check_logit_rows(const StepBatch& batch) const;
+  /// Decides whether the step narrows, and makes the inputs of the rows that go on.
+  void prepare_narrowing(Step& step);
   void narrow(Step& step);
+  static void swap_kept(Buffers& b);
   // prefix.cc
   Status check_prefix(std::span<const int32_t> tokens, std::span<const uint8_t> image_mask) const;
   std::span<const int32_t> prefix_history(std::span<const int32_t> tokens, std::span<const uint8_t> image_mask, int64_t count);

@@ -5,6 +5,7 @@
 
 #include "model/model.h"
 #include "model/step.h"
+#include "ops/shape_buckets.h"
 
 namespace deepinfer {
 
@@ -22,66 +23,82 @@ Status Model::check_logit_rows(const StepBatch& batch) const {
   return Status::Ok();
 }
 
-void Model::narrow(Step& step) {
+void Model::prepare_narrowing(Step& step) {
   Buffers& b = *step.b;
-  if (std::none_of(b.spans.begin(), b.spans.end(), [](const StepSpan& s) { return s.state->decoder_start() > s.start; })) return;
+  StepInputs& all = b.all;
+  StepInputs& kept = b.kept;
+  step.narrows =
+      std::any_of(all.spans.begin(), all.spans.end(), [](const StepSpan& s) { return s.state->decoder_start() > s.start; });
+  if (!step.narrows) return;
 
   const ModelConfig& c = config_;
-  const int64_t width = c.hidden_size * static_cast<int64_t>(c.dspark_target_layer_ids.size());
+  kept.spans.clear();
+  kept.positions.clear();
+  kept.live = 0;
   std::fill(b.kept_row.begin(), b.kept_row.end(), -1);
-  size_t spans = 0;
-  int64_t kept = 0;
-  // On the host every row moves towards the front, and rows keep their order, so nothing is overwritten before it has moved.
-  const auto move = [&](auto* data, int64_t row_size, int64_t to, int64_t from, int64_t count) {
-    std::memmove(data + to * row_size, data + from * row_size, static_cast<size_t>(count * row_size) * sizeof(*data));
-  };
-  const auto copy = [&](auto& to, const auto& from, int64_t row_size, int64_t to_row, int64_t from_row, int64_t count) {
-    b.memory->copy(to.data() + to_row * row_size, from.data() + from_row * row_size,
-                   count * row_size * static_cast<int64_t>(sizeof(*from.data())));
-  };
-  b.kept_x.reserve_discard(b.x.size());
-  b.kept_pre.reserve_discard(b.pre.size());
-  b.kept_u.reserve_discard(b.u.size());
-  for (const StepSpan& whole : b.spans) {
+  for (const StepSpan& whole : all.spans) {
     StepSpan span = whole;
     span.start = std::clamp(span.state->decoder_start(), whole.start, whole.end());
     const int64_t dropped = span.start - whole.start;
-    b.memory->fill(b.main_hidden.data() + whole.first_row * width, 0, dropped * width * static_cast<int64_t>(sizeof(bf16)));
     span.count -= dropped;
     if (span.count == 0) continue;
-    const int64_t from = whole.first_row + dropped;
-    span.first_row = kept;
+    span.first_row = kept.live;
     span.input_row += dropped;
-    copy(b.kept_x, b.x, c.hc_mult * c.hidden_size, kept, from, span.count);
-    copy(b.kept_pre, b.pre, c.hc_mult, kept, from, span.count);
-    copy(b.kept_u, b.u, c.hidden_size, kept, from, span.count);
-    for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin}) {
-      move(t->host(), step.rope_pairs, kept, from, span.count);
+    for (int64_t i = 0; i < span.count; ++i) {
+      kept.positions.push_back(span.start + i);
+      b.kept_row[static_cast<size_t>(span.input_row + i)] = static_cast<int32_t>(kept.live + i);
     }
-    move(b.positions.data(), 1, kept, from, span.count);
-    if (step.image != nullptr) move(b.image.host(), 1, kept, from, span.count);
-    for (int64_t i = 0; i < span.count; ++i) b.kept_row[static_cast<size_t>(from + i)] = static_cast<int32_t>(kept + i);
-    kept += span.count;
-    b.spans[spans++] = span;
+    kept.live += span.count;
+    kept.spans.push_back(span);
   }
-  // Table rows of the Engram layers that are still to come lie slot after slot.
-  for (int64_t slot = 0; slot < static_cast<int64_t>(c.engram_layer_ids.size()); ++slot) {
-    for (size_t s = 0; s < spans; ++s) {
-      const StepSpan& span = b.spans[s];
-      move(b.engram_rows.host(), c.engram_columns(), slot * kept + span.first_row, slot * step.rows + span.input_row, span.count);
+  kept.rows = step.replayed ? row_bucket(kept.live) : kept.live;
+  reserve_inputs(kept, kept.rows);
+  const auto take = [](const auto* from, auto* to, int64_t width, const StepSpan& span) {
+    std::copy_n(from + span.input_row * width, span.count * width, to + span.first_row * width);
+  };
+  for (const StepSpan& span : kept.spans) {
+    for (size_t i = 0; i < all.rotations().size(); ++i)
+      take(all.rotations()[i]->host(), kept.rotations()[i]->host(), step.rope_pairs, span);
+    if (step.has_image) take(all.image.host(), kept.image.host(), 1, span);
+    for (int64_t slot = 0; slot < static_cast<int64_t>(c.engram_layer_ids.size()); ++slot) {
+      const int64_t columns = c.engram_columns();
+      take(all.engram_rows.host() + slot * all.rows * columns, kept.engram_rows.host() + slot * kept.rows * columns, columns,
+           span);
     }
   }
-  b.spans.resize(spans);
-  b.positions.resize(static_cast<size_t>(kept));
+  pad_inputs(step, kept);
+  b.kept_x.reserve_discard(b.x.size());
+  b.kept_pre.reserve_discard(b.pre.size());
+  b.kept_u.reserve_discard(b.u.size());
+}
+
+void Model::narrow(Step& step) {
+  if (!step.narrows) return;
+  Buffers& b = *step.b;
+  step.use(b.kept);
+  const auto take = [&](auto& to, const auto& from, int64_t width) {
+    b.copies.clear();
+    for (const StepSpan& span : b.kept.spans) {
+      for (int64_t i = 0; i < span.count; ++i)
+        b.copies.push_back({to.data() + (span.first_row + i) * width, from.data() + (span.input_row + i) * width});
+    }
+    // Rows that are added are the last one once more, here too: their content would otherwise be an older step's.
+    for (int64_t r = b.kept.live; r < b.kept.rows; ++r)
+      b.copies.push_back({to.data() + r * width, b.copies[static_cast<size_t>(b.kept.live - 1)].from});
+    b.memory->copy_rows(b.copies, width * static_cast<int64_t>(sizeof(*from.data())));
+  };
+  if (step.rows > 0) {
+    take(b.kept_x, b.x, config_.hc_mult * config_.hidden_size);
+    take(b.kept_pre, b.pre, config_.hc_mult);
+    take(b.kept_u, b.u, config_.hidden_size);
+  }
+  swap_kept(b);
+}
+
+void Model::swap_kept(Buffers& b) {
   std::swap(b.x, b.kept_x);
   std::swap(b.pre, b.kept_pre);
   std::swap(b.u, b.kept_u);
-  for (SharedBuffer<float>* t : {&b.plain_cos, &b.plain_sin, &b.compressed_cos, &b.compressed_sin})
-    t->upload(kept * step.rope_pairs);
-  b.engram_rows.upload(kept * c.engram_columns() * static_cast<int64_t>(c.engram_layer_ids.size()));
-  if (step.image != nullptr) b.image.upload(kept);
-  step.rows = kept;
-  step.narrowed = true;
 }
 
 }  // namespace deepinfer

@@ -3,6 +3,7 @@
 // What one forward pass hands from function to function; private to the model.
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -25,6 +26,28 @@ struct StepSpan {
   /// Groups of the compressor that end in the span and are the sequence's own to write: by their last token (spec §8.2).
   int64_t first_group(int64_t ratio) const { return std::max(start, state->write_floor()) / ratio; }
   int64_t group_count(int64_t ratio) const { return std::max<int64_t>(0, end() / ratio - first_group(ratio)); }
+};
+
+/// What the layers are told of the rows that they run. A step that narrows has two of them: of all its rows, and of those that
+/// go on behind the last KV source (spec §8.3).
+struct StepInputs {
+  explicit StepInputs(DeviceMemory* memory)
+      : plain_cos(memory),
+        plain_sin(memory),
+        compressed_cos(memory),
+        compressed_sin(memory),
+        engram_rows(memory),
+        image(memory) {}
+
+  int64_t rows = 0;  ///< that operators run
+  int64_t live = 0;  ///< of them the batch's own; the others repeat the last one (padding.cc)
+  std::vector<StepSpan> spans;
+  std::vector<int64_t> positions;                                            ///< [rows]
+  SharedBuffer<float> plain_cos, plain_sin, compressed_cos, compressed_sin;  ///< [rows, pairs]
+  SharedBuffer<int64_t> engram_rows;                                         ///< [slots, rows, columns]
+  SharedBuffer<uint8_t> image;                                               ///< [rows] 1 inside an image span
+
+  std::array<SharedBuffer<float>*, 4> rotations() { return {&plain_cos, &plain_sin, &compressed_cos, &compressed_sin}; }
 };
 
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
@@ -55,7 +78,6 @@ struct Model::Buffers {
   DeviceBuffer<uint64_t> candidates{memory};
   DeviceBuffer<int32_t> experts{memory};
   DeviceBuffer<float> expert_weights{memory};
-  SharedBuffer<int64_t> engram_rows{memory};  ///< [slots, rows, columns]
   DeviceBuffer<bf16> engram_e{memory}, engram_kv{memory};
   DeviceBuffer<bf16> tap{memory}, main_hidden{memory};
   DeviceBuffer<bf16> head_x{memory}, head_u{memory};
@@ -66,31 +88,39 @@ struct Model::Buffers {
   SharedBuffer<float> draft_logits{memory}, confidences{memory};
   AlignedBuffer<int32_t> draft_tokens, draft_previous;
   std::vector<int32_t> draft_ids, draft_chosen;
-  // Rotations of the step's rows, and of the groups that complete in it.
-  SharedBuffer<float> plain_cos{memory}, plain_sin{memory}, compressed_cos{memory}, compressed_sin{memory}, pair_cos{memory},
-      pair_sin{memory};
+  StepInputs all{memory}, kept{memory};                    ///< `kept` is of a step that narrows
+  SharedBuffer<float> pair_cos{memory}, pair_sin{memory};  ///< rotations of the groups that complete in the step
   std::vector<AttentionQuery> queries;
   std::vector<IndexQuery> index_queries;
   std::vector<const float*> pool_kv, pool_gate;
+  std::vector<uint8_t*> index_key_rows, compressed_rows;  ///< [groups] where they go in the pages
   std::vector<DeviceMemory::RowCopy> copies;
-  int64_t main_hidden_rows = 0;    ///< of the last forward pass
-  std::vector<int64_t> positions;  ///< [rows]
-  std::vector<StepSpan> spans;
-  std::vector<int64_t> page_counts;     ///< [sequences] before the step
-  std::vector<int32_t> kept_row;        ///< [rows of the batch] where the row is now, -1 if left behind; only if narrowed
-  SharedBuffer<uint8_t> image{memory};  ///< [rows] 1 inside an image span
+  int64_t main_hidden_rows = 0;      ///< of the last forward pass
+  std::vector<int32_t> tokens;       ///< [rows]
+  std::vector<int64_t> page_counts;  ///< [sequences] before the step
+  std::vector<int32_t> kept_row;     ///< [rows of the batch] where the row goes on, -1 if it does not; only if the step narrows
   std::vector<int32_t> prefix_history;
 };
 
 struct Model::Step {
   StepObserver* observer = nullptr;
   Buffers* b = nullptr;
-  int64_t rows = 0;
-  bool narrowed = false;           ///< some rows of the batch were left behind
-  const uint8_t* image = nullptr;  ///< [rows] in the backend's memory, or nullptr
+  StepInputs* in = nullptr;
+  int64_t rows = 0, live = 0;      ///< of `in`
+  bool replayed = false;           ///< by the backend: lists have one length for each number of rows
+  bool narrows = false;            ///< some rows of the batch are left behind on the way
+  bool has_image = false;          ///< some row may lie inside an image span
+  const uint8_t* image = nullptr;  ///< of `in`, in the backend's memory; nullptr without
   int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
+  int64_t logit_rows = 0;          ///< rows of the head
   int64_t candidate_words = 0;
 
+  void use(StepInputs& inputs) {
+    in = &inputs;
+    rows = inputs.rows;
+    live = inputs.live;
+    image = has_image ? inputs.image.device() : nullptr;
+  }
   RopeRows plain_rope() const;
   RopeRows compressed_rope() const;
   RopeRows pair_rope() const;
@@ -136,9 +166,9 @@ struct Model::Step {
   }
 };
 
-inline RopeRows Model::Step::plain_rope() const { return {b->plain_cos.device(), b->plain_sin.device(), rope_pairs}; }
+inline RopeRows Model::Step::plain_rope() const { return {in->plain_cos.device(), in->plain_sin.device(), rope_pairs}; }
 inline RopeRows Model::Step::compressed_rope() const {
-  return {b->compressed_cos.device(), b->compressed_sin.device(), rope_pairs};
+  return {in->compressed_cos.device(), in->compressed_sin.device(), rope_pairs};
 }
 inline RopeRows Model::Step::pair_rope() const { return {b->pair_cos.device(), b->pair_sin.device(), rope_pairs}; }
 

@@ -11,7 +11,7 @@ namespace deepinfer {
 class DeviceMemory {
  public:
   struct RowCopy {
-    void* to = nullptr;
+    void* to = nullptr;  ///< nullptr: nothing is copied
     const void* from = nullptr;
   };
 

@@ -28,7 +28,9 @@ class HostMemory final : public DeviceMemory {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
   void copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) override {
-    for (const RowCopy& row : rows) copy(row.to, row.from, row_bytes);
+    for (const RowCopy& row : rows) {
+      if (row.to != nullptr) copy(row.to, row.from, row_bytes);
+    }
   }
   void fill(void* to, uint8_t byte, int64_t bytes) override {
     if (bytes > 0) std::memset(to, byte, static_cast<size_t>(bytes));

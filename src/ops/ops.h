@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "base/function_ref.h"
 #include "base/scalar_types.h"
 #include "base/thread_pool.h"
 #include "ops/device_memory.h"
@@ -205,6 +206,13 @@ class Backend {
   /// What comes now belongs to this layer; -1: to none. Draft stages follow the last layer. For traces: computes nothing.
   virtual void begin_layer(int64_t /*layer*/) {}
 
+  /// Whether `replay` makes a step of a shape that was there before cheaper: then it pays to bring steps to few shapes.
+  virtual bool replays() const { return false; }
+  /// Runs `calls`: operators, uploads and copies that do not depend on each other's results on the host. A device may call it
+  /// more than once for its pointers, sizes and arrays, and record what comes of it, to replay it when a later `calls` differs in
+  /// nothing but the content of arrays. No download, no allocation.
+  virtual void replay(FunctionRef<void()> calls) { calls(); }
+
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
 
@@ -236,10 +244,11 @@ class Backend {
 
   /// Packed window rows [rows, dim + dim/32] of x [rows, dim]: E4M3 values, then E8M0 scales. spec §6.2.
   virtual void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) = 0;
-  /// Packs row r of x [rows, dim] into row first + r of the cache: E2M1 codes, then E4M3 scales per 16. spec §6.3.
-  virtual void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) = 0;
+  /// Packs row r of x [rows, dim] to to[r], a row of the cache: E2M1 codes, then E4M3 scales per 16. nullptr: the row is left
+  /// out. spec §6.3.
+  virtual void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) = 0;
   /// The same for index keys: E2M1 codes, then E8M0 scales per 32.
-  virtual void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) = 0;
+  virtual void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) = 0;
   /// x [rows, dim] onto the FP4 grid with E8M0 scales per 32, in place (index queries).
   virtual void round_index_queries(bf16* x, int64_t rows, int64_t dim) = 0;
 

@@ -161,6 +161,27 @@ TEST(CoreSpeculation, DraftsAreWorthSomething) {
   }
 }
 
+// The same request is drafted for in the same way however long the engine has run and whatever else has: draft rings hold nothing
+// of those who had them before (dspark.md §11: acceptance that fell to nothing after long soaks).
+TEST(CoreSpeculation, AcceptanceDoesNotWearOut) {
+  CoreSetup setup = speculating();
+  CoreHarness h(setup);
+  const Request probe = greedy(make_request(story_prompt(90, 3), 48, 3));  // shorter than a page: never a hit
+  std::optional<Usage> first;
+  for (size_t round = 0; round < 12; ++round) {
+    std::vector<RequestId> ids = {h.submit(probe)};
+    for (size_t i = 0; i < 6; ++i) ids.push_back(h.submit(kinds().requests[(round * 6 + i) % kinds().requests.size()]));
+    for (int t = 0; t < 9; ++t) h.turn();
+    if (round % 3 == 1) h.core().end(ids.back(), FinishReason::kCancelled);
+    h.run();
+    const Usage usage = h.answers(ids[0])[0].usage;
+    if (!first.has_value()) first = usage;
+    EXPECT_GT(usage.accepted_tokens, 0);
+    EXPECT_EQ(usage.drafted_tokens, first->drafted_tokens) << round;
+    EXPECT_EQ(usage.accepted_tokens, first->accepted_tokens) << round;
+  }
+}
+
 // Whatever is drafted: the true tokens, wrong ones, the end of the text, a random number of true ones and then wrong ones.
 TEST(CoreSpeculation, ForcedAcceptance) {
   std::map<uint64_t, const std::vector<int32_t>*> truth;  // of request ids; sequences are numbered as they come

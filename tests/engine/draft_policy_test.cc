@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "testing/random.h"
 
@@ -164,6 +165,25 @@ TEST(DraftPolicy, TheSurestFirst) {
   EXPECT_EQ(offers[2].chosen, 2);
   policy.choose(offers, 0, 3);
   for (const DraftOffer& o : offers) EXPECT_EQ(o.chosen, 0);
+}
+
+// A confidence that is no number says nothing for a draft, nor for what ranks behind it; others are chosen as before.
+TEST(DraftPolicy, NotANumberIsNoChance) {
+  DraftPolicy policy({.mode = SpeculationMode::kVariable, .most = 3});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> broken = {nan, logit(0.99), logit(0.99)}, late = {logit(0.99), nan, nan}, sound(3, logit(0.99));
+  std::vector<DraftOffer> offers;
+  for (const auto* c : {&broken, &late, &sound}) offers.push_back({.most = 3, .confidences = *c, .chosen = 0});
+  for (int64_t rows = 1; rows <= 12; ++rows) {
+    for (int i = 0; i < 4; ++i) policy.learn_step(3, rows, 3, 0, 1 + 1e-3 * static_cast<double>(rows));
+  }
+  for (int round = 0; round < 20; ++round) {
+    policy.choose(offers, 9, 3);
+    EXPECT_EQ(offers[0].chosen, 0);
+    EXPECT_EQ(offers[1].chosen, 1);
+    EXPECT_EQ(offers[2].chosen, 3);
+    for (const DraftOffer& o : offers) policy.learn_draft(o.confidences, o.most, o.chosen);
+  }
 }
 
 TEST(DraftPolicy, FixedTakesWhatThereIs) {

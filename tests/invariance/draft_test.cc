@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "invariance/invariance.h"
+#include "testing/named_backend.h"
 
 namespace deepinfer {
 namespace {
@@ -58,6 +59,9 @@ void expect_same(const Drafted& got, const Drafted& want, const std::string& wha
 
 class Drafts : public ::testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
+  }
   /// Appends tokens of several sequences in one step, and makes all of them context.
   void feed(const std::vector<Append>& appends, WindowSnapshot* save = nullptr, int64_t save_at = 0) {
     std::vector<DraftContext> contexts;
@@ -243,7 +247,8 @@ TEST_P(Drafts, BadCallsAreRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Drafts,
-                         ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"micro", "reference"}),
+                         ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"micro", "reference"},
+                                           Setting{"micro", "guarded"}, Setting{"nano", "cuda"}, Setting{"micro", "cuda"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

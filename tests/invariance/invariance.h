@@ -27,7 +27,7 @@ struct Setting {
   friend std::ostream& operator<<(std::ostream& out, const Setting& s) { return out << s.name(); }
 };
 
-/// The model of a setting; pages are full of rubbish before they are written.
+/// The model of a setting, none if its backend is absent here; pages are full of rubbish before they are written.
 class Subject {
  public:
   Subject(const Setting& setting, int threads);

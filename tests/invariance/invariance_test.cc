@@ -200,7 +200,9 @@ TEST_P(Invariance, RandomSchedules) {
 INSTANTIATE_TEST_SUITE_P(All, Invariance,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
                                            Setting{"many", "cpu"}, Setting{"nano", "reference"}, Setting{"micro", "reference"},
-                                           Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"many", "cuda"}),
+                                           Setting{"nano", "guarded"}, Setting{"micro", "guarded"}, Setting{"odd", "guarded"},
+                                           Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"odd", "cuda"},
+                                           Setting{"many", "cuda"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

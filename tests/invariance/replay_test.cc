@@ -5,6 +5,7 @@
 #include <set>
 
 #include "invariance/invariance.h"
+#include "testing/named_backend.h"
 
 namespace deepinfer {
 namespace {
@@ -20,6 +21,9 @@ using testing::Track;
 
 class Replay : public ::testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
+  }
   bool nano() const { return std::string(GetParam().checkpoint) == "nano"; }
   bool reference() const { return std::string(GetParam().backend) == "reference"; }
   const ModelConfig& config() { return subject_.config(); }
@@ -324,7 +328,8 @@ TEST_P(Replay, SessionsInOneState) {
 INSTANTIATE_TEST_SUITE_P(All, Replay,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
                                            Setting{"early", "cpu"}, Setting{"late", "cpu"}, Setting{"plain", "cpu"},
-                                           Setting{"micro", "reference"}),
+                                           Setting{"micro", "guarded"}, Setting{"late", "guarded"}, Setting{"micro", "cuda"},
+                                           Setting{"late", "cuda"}, Setting{"plain", "cuda"}, Setting{"micro", "reference"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "invariance/invariance.h"
+#include "testing/named_backend.h"
 
 namespace deepinfer {
 namespace {
@@ -19,6 +20,9 @@ using testing::Track;
 
 class Snapshots : public ::testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = testing::why_absent(GetParam().backend); !why.empty()) GTEST_SKIP() << why;
+  }
   bool nano() const { return std::string(GetParam().checkpoint) == "nano"; }
   bool reference() const { return std::string(GetParam().backend) == "reference"; }
   bool narrows() { return subject_.config().first_decoder_layer() < subject_.config().num_hidden_layers; }
@@ -282,7 +286,7 @@ TEST_P(Snapshots, AllKindsInOneStep) {
 INSTANTIATE_TEST_SUITE_P(All, Snapshots,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
                                            Setting{"early", "cpu"}, Setting{"late", "cpu"}, Setting{"plain", "cpu"},
-                                           Setting{"micro", "reference"}),
+                                           Setting{"micro", "guarded"}, Setting{"micro", "cuda"}, Setting{"micro", "reference"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

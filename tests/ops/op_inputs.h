@@ -128,4 +128,11 @@ struct PagedBuffer {
   PagedBuffer(const PagedBuffer&) = delete;
 };
 
+/// The first `count` rows.
+inline std::vector<uint8_t*> rows_of(const PagedBuffer& buffer, int64_t count) {
+  std::vector<uint8_t*> rows;
+  for (int64_t r = 0; r < count; ++r) rows.push_back(buffer.rows.row(r));
+  return rows;
+}
+
 }  // namespace deepinfer::testing

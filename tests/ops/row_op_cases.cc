@@ -133,7 +133,13 @@ OpCase pack_case(int64_t dim) {
               const auto paged = [&](const char* name, int64_t row_bytes, int64_t offset, auto pack) {
                 constexpr int64_t kFirst = 5;  // rows of the cache before the first one
                 PagedBuffer cache(kFirst + begin + count, 8, row_bytes, offset);
-                pack(cache.rows, kFirst + begin);
+                std::vector<uint8_t*> to;
+                for (int64_t r = 0; r < count; ++r) to.push_back(cache.rows.row(kFirst + begin + r));
+                std::vector<bf16> v(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
+                // A row that is left out comes between others.
+                to.insert(to.begin() + count / 2, nullptr);
+                v.insert(v.begin() + count / 2 * dim, static_cast<size_t>(dim), to_bf16(1.0f));
+                pack(v.data(), to);
                 std::vector<uint8_t> got;
                 for (int64_t r = 0; r < count; ++r)
                   got.insert(got.end(), cache.rows.row(kFirst + begin + r), cache.rows.row(kFirst + begin + r) + row_bytes);
@@ -149,13 +155,11 @@ OpCase pack_case(int64_t dim) {
                 return out;
               };
               Outputs outputs = {output_of("window", Compare::kBits, window, window_bytes)};
-              for (auto& o : paged("compressed", dim / 2 + dim / 16, 40, [&](const PagedRows&rows, int64_t first) {
-                     b.pack_compressed(x.data() + begin * dim, count, dim, rows, first);
-                   }))
+              for (auto& o : paged("compressed", dim / 2 + dim / 16, 40,
+                                   [&](const bf16*v, const std::vector<uint8_t*>&to) { b.pack_compressed(v, dim, to); }))
                 outputs.push_back(o);
-              for (auto& o : paged("index_keys", dim / 2 + dim / 32, 0, [&](const PagedRows&rows, int64_t first) {
-                     b.pack_index_keys(x.data() + begin * dim, count, dim, rows, first);
-                   }))
+              for (auto& o : paged("index_keys", dim / 2 + dim / 32, 0,
+                                   [&](const bf16*v, const std::vector<uint8_t*>&to) { b.pack_index_keys(v, dim, to); }))
                 outputs.push_back(o);
               std::vector<bf16> q(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
               b.round_index_queries(q.data(), count, dim);

@@ -41,14 +41,14 @@ TEST_F(EveryBackend, QuantiserVectors) {
   for (OwnedBackend& b : backends_) {
     SCOPED_TRACE(b.name);
     testing::PagedBuffer compressed(1, 1, 18, 0);
-    b.backend->pack_compressed(x.data(), 1, 32, compressed.rows, 0);
+    b.backend->pack_compressed(x.data(), 32, testing::rows_of(compressed, 1));
     const std::vector<uint8_t> want = {0x00, 0x18, 0xa2, 0x43, 0x0d, 0x69, 0x7e, 0x08, 0, 0, 0, 0, 0, 0, 0, 0};
     EXPECT_TRUE(std::equal(want.begin(), want.end(), compressed.rows.row(0)));
     EXPECT_EQ(e4m3_to_float(compressed.rows.row(0)[16]), 1.625f);
     EXPECT_EQ(compressed.rows.row(0)[17], 1);  // the floor: 2^-9
 
     testing::PagedBuffer keys(1, 1, 17, 0);
-    b.backend->pack_index_keys(x.data(), 1, 32, keys.rows, 0);
+    b.backend->pack_index_keys(x.data(), 32, testing::rows_of(keys, 1));
     const std::vector<uint8_t> codes = {0, 0, 8, 1, 1, 10, 2, 4, 12, 0, 9, 5, 14, 6, 8, 0};
     for (size_t i = 0; i < 16; ++i) EXPECT_EQ(keys.rows.row(0)[i / 2] >> (4 * (i & 1)) & 15, codes[i]) << i;
     EXPECT_EQ(keys.rows.row(0)[16], 128);
@@ -76,10 +76,10 @@ TEST_F(EveryBackend, ZeroGroupsHaveTheFloorScale) {
     EXPECT_EQ(window[64], fp8_group_scale(0));
     EXPECT_EQ(e8m0_to_float(window[65]), 0x1p-22f);  // 1e-4 / 448 = 2^-22.1, rounded up
     testing::PagedBuffer keys(1, 1, 34, 0);
-    b.backend->pack_index_keys(x.data(), 1, 64, keys.rows, 0);
+    b.backend->pack_index_keys(x.data(), 64, testing::rows_of(keys, 1));
     EXPECT_EQ(keys.rows.row(0)[32], fp4_index_scale(0));
     testing::PagedBuffer cache(1, 1, 36, 0);
-    b.backend->pack_compressed(x.data(), 1, 64, cache.rows, 0);
+    b.backend->pack_compressed(x.data(), 64, testing::rows_of(cache, 1));
     EXPECT_EQ(cache.rows.row(0)[35], 1);
   }
 }
@@ -380,7 +380,7 @@ TEST_F(EveryBackend, IndexChoicesOfRandomScores) {
   const auto k = testing::activations(random, kRows, kDim);
   std::vector<bf16> q = testing::activations(random, kHeads, kDim);
   std::vector<bf16> weights = to_bf16s({0.03f, -0.02f, 0.011f, 0.5f, -0.004f});
-  backends_[0].backend->pack_index_keys(k.data(), kRows, kDim, keys.rows, 0);
+  backends_[0].backend->pack_index_keys(k.data(), kDim, testing::rows_of(keys, kRows));
   backends_[0].backend->round_index_queries(q.data(), kHeads, kDim);
   std::vector<double> scores;
   for (int64_t j = 0; j < kRows; ++j) {

@@ -5,12 +5,14 @@
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
 #include "ops/cuda/host_pointers.h"
+#include "testing/guarded_backend.h"
 
 namespace deepinfer::testing {
 
 std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPool* pool) {
   if (backend == "reference") return make_reference_backend(pool);
   if (backend == "cpu") return make_cpu_backend(pool);
+  if (backend == "guarded") return make_guarded_backend(make_cpu_backend(pool));
   const bool host_pointers = backend == "cuda-host-pointers";
   if (backend != "cuda" && !host_pointers) throw std::runtime_error("no backend " + backend);
   const auto devices = cuda_devices();

@@ -1,70 +1,19 @@
 #include "cache/tiers/local_store.h"
 
-#include <rocksdb/cache.h>
-#include <rocksdb/db.h>
-#include <rocksdb/filter_policy.h>
-#include <rocksdb/table.h>
-#include <rocksdb/write_batch.h>
-
 #include <algorithm>
 #include <atomic>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <limits>
 #include <mutex>
+#include <optional>
+
+#include "cache/tiers/local_database.h"
+#include "cache/tiers/local_index.h"
 
 namespace deepinfer {
 namespace {
 
 using rocksdb::Slice;
-
-constexpr size_t kKeyBytes = 16;
-constexpr size_t kExpiryBytes = 8;
-
-/// Big-endian halves: keys sort as their numbers do.
-std::string key_bytes(const PrefixKey& key) {
-  std::string bytes;
-  for (const uint64_t half : {key.high, key.low}) {
-    for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(half >> shift));
-  }
-  return bytes;
-}
-
-PrefixKey key_of(const Slice& bytes) {
-  PrefixKey key;
-  for (size_t i = 0; i < 8; ++i) key.high = key.high << 8 | static_cast<uint8_t>(bytes[i]);
-  for (size_t i = 8; i < 16; ++i) key.low = key.low << 8 | static_cast<uint8_t>(bytes[i]);
-  return key;
-}
-
-std::string group_key(const PrefixKey& key, int64_t group) { return key_bytes(key) + static_cast<char>(group); }
-
-std::span<const uint8_t> as_bytes(const Slice& slice) { return {reinterpret_cast<const uint8_t*>(slice.data()), slice.size()}; }
-Slice as_slice(std::span<const uint8_t> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
-
-/// What the family of headers holds: f64 expiry, then the header. The header has a checksum of its own; a wrong expiry makes a
-/// page go early or late, which harms nobody.
-std::string header_value(double expiry, std::span<const uint8_t> header) {
-  std::string value(kExpiryBytes, '\0');
-  std::memcpy(value.data(), &expiry, kExpiryBytes);
-  return value.append(reinterpret_cast<const char*>(header.data()), header.size());
-}
-
-double expiry_of(const Slice& value) {
-  double expiry = 0;
-  if (value.size() >= kExpiryBytes) std::memcpy(&expiry, value.data(), kExpiryBytes);
-  return std::isfinite(expiry) ? expiry : 0;
-}
-
-Slice header_of(const Slice& value) {
-  return value.size() < kExpiryBytes ? Slice() : Slice(value.data() + kExpiryBytes, value.size() - kExpiryBytes);
-}
-
-Status failed(std::string_view what, const rocksdb::Status& status) {
-  return Status::Unavailable("local store: {}: {}", what, status.ToString());
-}
 
 KvStoreMiss miss_of(const rocksdb::Status& status) {
   if (status.IsNotFound()) return KvStoreMiss::kNotStored;
@@ -86,77 +35,39 @@ struct LocalStore::Impl {
   KvPageShape shape;
   KvFingerprint fingerprint;
   LocalStoreOptions options;
-  std::unique_ptr<rocksdb::DB> db;
-  rocksdb::ColumnFamilyHandle* headers = nullptr;
-  rocksdb::ColumnFamilyHandle* rows = nullptr;
+  std::unique_ptr<LocalDatabase> database;
   std::mutex write_mutex;  ///< looking whether a page is there and storing it are one step
+  LocalIndex index;        ///< says what the headers in the database say
   std::atomic<int64_t> pages{0}, bytes{0}, expired{0}, evicted{0};
 
-  ~Impl() {
-    if (db == nullptr) return;
-    for (rocksdb::ColumnFamilyHandle* family : {headers, rows}) {
-      if (family != nullptr) (void)db->DestroyColumnFamilyHandle(family);
-    }
-    (void)db->Close();
-  }
-
-  rocksdb::Status open();
-  Status count();
-  /// Header and expiry of one stored page as the match sees it.
-  KvStoreMiss check(const rocksdb::Status& status, const Slice& value, const PrefixKey& key, bool exact_only, double now,
-                    PageHeader& header) const;
-  void read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value, double now) const;
-  void remove(rocksdb::WriteBatch& batch, const PrefixKey& key, const Slice& value) const;
-  Status commit(rocksdb::WriteBatch& batch);
-
-  struct Candidate {
-    double expiry = 0;
-    PrefixKey key;
-    CacheClass cache_class = CacheClass::kChat;
-    int64_t bytes = 0;
-    bool readable = true;
-  };
-  std::vector<Candidate> candidates(std::stop_token stop) const;
-  int64_t record_size() const { return record_bytes(shape) + static_cast<int64_t>(kExpiryBytes); }
+  Status open();
+  void note(const PrefixKey& key, const LocalIndex::Entry& entry);
+  void read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value);
+  /// What is wrong with a page of which a group is wrong.
+  KvStoreMiss explain(const KvStoreRead& read) const;
+  Status write_page(const KvStoreWrite& page, double now);
+  /// Gives a page that is there its time anew, in `batch` and in `entry`; false: it isn't worth a write.
+  Result<bool> touch_page(const PrefixKey& key, LocalIndex::Entry& entry, CacheClass cache_class, double now,
+                          rocksdb::WriteBatch& batch) const;
 };
 
-rocksdb::Status LocalStore::Impl::open() {
-  rocksdb::DBOptions db_options;
-  db_options.create_if_missing = true;
-  db_options.create_missing_column_families = true;
-  db_options.max_background_jobs = 2;
-  db_options.max_total_wal_size = static_cast<uint64_t>(options.memtable_bytes) * 4;
-  db_options.keep_log_file_num = 2;
-  db_options.max_open_files = 512;
-  db_options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+Status LocalStore::Impl::open() {
+  DI_ASSIGN_OR_RETURN(database, LocalDatabase::Open(options.directory, options.memtable_bytes, false));
+  return database->for_each(
+      [this](const LocalPage& page) {
+        LocalIndex::Entry entry{.expiry = page.expiry, .bytes = page.bytes(), .cache_class = page.cache_class()};
+        entry.unusable = page.header ? check_header(*page.header, fingerprint, page.key, shape) : KvStoreMiss::kCorrupt;
+        entry.exact = page.header && page.header->exact;
+        note(page.key, entry);
+        return Status::Ok();
+      },
+      {});
+}
 
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(size_t{64} << 20);
-  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  rocksdb::ColumnFamilyOptions header_options;
-  header_options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  rocksdb::ColumnFamilyOptions row_options = header_options;
-  for (rocksdb::ColumnFamilyOptions* family : {&header_options, &row_options}) {
-    family->compression = rocksdb::kNoCompression;  // quantised rows do not shrink
-    family->write_buffer_size = static_cast<size_t>(options.memtable_bytes);
-  }
-  row_options.enable_blob_files = true;
-  row_options.min_blob_size = 1024;
-  row_options.enable_blob_garbage_collection = true;
-  row_options.blob_garbage_collection_age_cutoff = 1.0;
-  row_options.blob_garbage_collection_force_threshold = 0.25;
-
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* opened = nullptr;
-  const rocksdb::Status status = rocksdb::DB::Open(
-      db_options, options.directory + "/db",
-      {{rocksdb::kDefaultColumnFamilyName, {}}, {"headers", header_options}, {"rows", row_options}}, &handles, &opened);
-  if (!status.ok()) return status;
-  db.reset(opened);
-  (void)db->DestroyColumnFamilyHandle(handles[0]);
-  headers = handles[1];
-  rows = handles[2];
-  return status;
+void LocalStore::Impl::note(const PrefixKey& key, const LocalIndex::Entry& entry) {
+  const std::optional<LocalIndex::Entry> before = index.put(key, entry);
+  bytes += entry.bytes - (before ? before->bytes : 0);
+  if (!before) ++pages;
 }
 
 Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, const KvFingerprint& fingerprint,
@@ -173,10 +84,7 @@ Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, c
     impl->shape = shape;
     impl->fingerprint = fingerprint;
     impl->options = options;
-    rocksdb::Status status = impl->open();
-    return status.ok() ? impl->count()
-                       : Status(status.IsCorruption() ? StatusCode::kDataLoss : StatusCode::kFailedPrecondition,
-                                fmt::format("local store {}: {}", options.directory, status.ToString()));
+    return impl->open();
   };
   std::unique_ptr<Impl> impl;
   Status status = start(impl);
@@ -196,58 +104,12 @@ Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, c
 LocalStore::LocalStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LocalStore::~LocalStore() = default;
 
-Status LocalStore::Impl::count() {
-  int64_t found = 0;
-  const std::unique_ptr<rocksdb::Iterator> at(db->NewIterator({}, headers));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) ++found;
-  if (at->status().IsCorruption()) return Status::DataLoss("local store {}: {}", options.directory, at->status().ToString());
-  pages = found;
-  bytes = found * record_size();
-  return Status::Ok();
-}
-
-KvStoreMiss LocalStore::Impl::check(const rocksdb::Status& status, const Slice& value, const PrefixKey& key, bool exact_only,
-                                    double now, PageHeader& header) const {
-  if (!status.ok()) return miss_of(status);
-  KvStoreMiss why = KvStoreMiss::kNone;
-  Result<PageHeader> parsed = parse_header(as_bytes(header_of(value)), why);
-  if (!parsed) return why;
-  header = *std::move(parsed);
-  if (const KvStoreMiss wrong = check_header(header, fingerprint, key, shape); wrong != KvStoreMiss::kNone) return wrong;
-  if (expiry_of(value) <= now) return KvStoreMiss::kExpired;
-  return exact_only && !header.exact ? KvStoreMiss::kInexact : KvStoreMiss::kNone;
-}
-
 KvStoreMatch LocalStore::match(std::span<const PrefixKey> keys, bool exact_only, double now, std::stop_token stop) {
-  constexpr size_t kBatch = 256;
-  KvStoreMatch match;
-  match.ttl_seconds = std::numeric_limits<double>::infinity();
-  for (size_t begin = 0; begin < keys.size() && match.reason == KvStoreMiss::kNone; begin += kBatch) {
-    if (stop.stop_requested()) {
-      match.reason = KvStoreMiss::kCancelled;
-      break;
-    }
-    const size_t count = std::min(kBatch, keys.size() - begin);
-    std::vector<std::string> names(count);
-    std::vector<Slice> slices(count);
-    for (size_t i = 0; i < count; ++i) slices[i] = names[i] = key_bytes(keys[begin + i]);
-    std::vector<rocksdb::PinnableSlice> values(count);
-    std::vector<rocksdb::Status> statuses(count);
-    impl_->db->MultiGet({}, impl_->headers, count, slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < count; ++i) {
-      PageHeader header;
-      match.reason = impl_->check(statuses[i], values[i], keys[begin + i], exact_only, now, header);
-      if (match.reason != KvStoreMiss::kNone) break;
-      ++match.pages;
-      match.exact = match.exact && header.exact;
-      match.ttl_seconds = std::min(match.ttl_seconds, expiry_of(values[i]) - now);
-    }
-  }
-  if (match.pages == 0) match.ttl_seconds = 0;
-  return match;
+  if (stop.stop_requested()) return {.pages = 0, .exact = true, .reason = KvStoreMiss::kCancelled, .ttl_seconds = 0};
+  return impl_->index.match(keys, exact_only, now);
 }
 
-void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value, double now) const {
+void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value) {
   const auto size = static_cast<size_t>(shape.group_bytes[static_cast<size_t>(read.group)]);
   DI_CHECK(read.into.size() == size, "{} bytes for a group of {}", read.into.size(), size);
   read.miss = miss_of(status);
@@ -267,15 +129,23 @@ void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& stat
     }
   }
   if (read.miss != KvStoreMiss::kCorrupt) return;
-  // The header may know why.
-  rocksdb::PinnableSlice stored;
-  const rocksdb::Status found = db->Get({}, headers, key_bytes(read.key), &stored);
-  PageHeader header;
-  const KvStoreMiss why = check(found, stored, read.key, read.exact_only, now, header);
-  if (why != KvStoreMiss::kNone) read.miss = why;
+  read.miss = explain(read);
+  if (read.miss == KvStoreMiss::kCorrupt) index.mark_damaged(read.key);
 }
 
-void LocalStore::read(std::span<KvStoreRead> reads, double now, std::stop_token stop) {
+KvStoreMiss LocalStore::Impl::explain(const KvStoreRead& read) const {
+  rocksdb::PinnableSlice stored;
+  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(read.key), &stored);
+  if (!found.ok()) return miss_of(found);
+  KvStoreMiss why = KvStoreMiss::kNone;
+  const Result<PageHeader> header = parse_header(local_header(stored), why);
+  if (!header) return why;
+  why = check_header(*header, fingerprint, read.key, shape);
+  if (why == KvStoreMiss::kNone && read.exact_only && !header->exact) return KvStoreMiss::kInexact;
+  return why == KvStoreMiss::kNone ? KvStoreMiss::kCorrupt : why;
+}
+
+void LocalStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
   constexpr size_t kBatch = 32;
   for (size_t begin = 0; begin < reads.size(); begin += kBatch) {
     const std::span<KvStoreRead> batch = reads.subspan(begin, std::min(kBatch, reads.size() - begin));
@@ -285,98 +155,98 @@ void LocalStore::read(std::span<KvStoreRead> reads, double now, std::stop_token 
     }
     std::vector<std::string> names(batch.size());
     std::vector<Slice> slices(batch.size());
-    for (size_t i = 0; i < batch.size(); ++i) slices[i] = names[i] = group_key(batch[i].key, batch[i].group);
+    for (size_t i = 0; i < batch.size(); ++i) slices[i] = names[i] = local_group_key(batch[i].key, batch[i].group);
     std::vector<rocksdb::PinnableSlice> values(batch.size());
     std::vector<rocksdb::Status> statuses(batch.size());
     rocksdb::ReadOptions options;
     options.fill_cache = false;
-    impl_->db->MultiGet(options, impl_->rows, batch.size(), slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < batch.size(); ++i) impl_->read_group(batch[i], statuses[i], values[i], now);
+    impl_->database->db().MultiGet(options, impl_->database->rows(), batch.size(), slices.data(), values.data(), statuses.data());
+    for (size_t i = 0; i < batch.size(); ++i) impl_->read_group(batch[i], statuses[i], values[i]);
   }
 }
 
-Status LocalStore::Impl::commit(rocksdb::WriteBatch& batch) {
-  if (batch.Count() == 0) return Status::Ok();
-  rocksdb::Status status = db->Write({}, &batch);
-  // After an error such as a full disk the database refuses writes until it is told that things are better.
-  if (!status.ok() && db->Resume().ok()) status = db->Write({}, &batch);
-  return status.ok() ? Status::Ok() : failed("write", status);
-}
-
 Status LocalStore::write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) {
-  if (impl_->bytes + static_cast<int64_t>(pages.size()) * impl_->record_size() > impl_->options.capacity_bytes) {
+  if (impl_->bytes + static_cast<int64_t>(pages.size()) * local_page_bytes(impl_->shape.group_bytes) >
+      impl_->options.capacity_bytes) {
     DI_RETURN_IF_ERROR(collect_garbage(now, stop));
   }
   for (const KvStoreWrite& page : pages) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
     DI_CHECK(static_cast<int64_t>(page.page.size()) == impl_->shape.page_bytes(), "a page of {} bytes", page.page.size());
     if (!impl_->options.retention.keeps(page.cache_class)) continue;
-    const std::lock_guard lock(impl_->write_mutex);
-    rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->db->Get({}, impl_->headers, key_bytes(page.key), &stored);
-    PageHeader before;
-    const KvStoreMiss why = impl_->check(found, stored, page.key, page.exact, -std::numeric_limits<double>::infinity(), before);
-    rocksdb::WriteBatch batch;
-    const double expiry = kv_expiry(impl_->options.retention, page.cache_class, now, expiry_of(stored));
-    const bool there = why == KvStoreMiss::kNone;
-    PageHeader header{.fingerprint = impl_->fingerprint,
-                      .key = page.key,
-                      .parent = page.parent,
-                      .exact = page.exact,
-                      .cache_class = page.cache_class,
-                      .created = now,
-                      .group_bytes = impl_->shape.group_bytes};
-    if (there) {
-      header = before;
-      header.cache_class = std::max(before.cache_class, page.cache_class);
-    }
-    std::vector<uint8_t> bytes;
-    append_header(header, bytes);
-    batch.Put(impl_->headers, key_bytes(page.key), header_value(expiry, bytes));
-    for (size_t group = 0; !there && group < impl_->shape.group_bytes.size(); ++group) {
-      const auto index = static_cast<int64_t>(group);
-      bytes.clear();
-      append_group(page.page.subspan(static_cast<size_t>(impl_->shape.group_offset(index)),
-                                     static_cast<size_t>(impl_->shape.group_bytes[group])),
-                   group_seed(impl_->fingerprint, page.key, page.exact, index), bytes);
-      batch.Put(impl_->rows, group_key(page.key, index), as_slice(bytes));
-    }
-    DI_RETURN_IF_ERROR(impl_->commit(batch));
-    if (found.IsNotFound()) {
-      ++impl_->pages;
-      impl_->bytes += impl_->record_size();
-    }
+    DI_RETURN_IF_ERROR(impl_->write_page(page, now));
   }
   return Status::Ok();
 }
 
-Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
-  const KvRetention& retention = impl_->options.retention;
+Status LocalStore::Impl::write_page(const KvStoreWrite& page, double now) {
+  const std::lock_guard lock(write_mutex);
   rocksdb::WriteBatch batch;
+  std::optional<LocalIndex::Entry> entry = index.find(page.key);
+  if (entry && entry->unusable == KvStoreMiss::kNone && (entry->exact || !page.exact)) {
+    DI_ASSIGN_OR_RETURN(const bool touched, touch_page(page.key, *entry, page.cache_class, now, batch));
+    if (!touched) return Status::Ok();
+  } else {
+    entry = {.expiry = kv_expiry(options.retention, page.cache_class, now, 0),
+             .bytes = local_page_bytes(shape.group_bytes),
+             .exact = page.exact,
+             .cache_class = page.cache_class};
+    std::vector<uint8_t> text;
+    append_header({.fingerprint = fingerprint,
+                   .key = page.key,
+                   .parent = page.parent,
+                   .exact = page.exact,
+                   .cache_class = page.cache_class,
+                   .created = now,
+                   .group_bytes = shape.group_bytes},
+                  text);
+    batch.Put(database->headers(), local_key(page.key), local_header_value(entry->expiry, text));
+    for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
+      const auto number = static_cast<int64_t>(group);
+      text.clear();
+      append_group(
+          page.page.subspan(static_cast<size_t>(shape.group_offset(number)), static_cast<size_t>(shape.group_bytes[group])),
+          group_seed(fingerprint, page.key, page.exact, number), text);
+      batch.Put(database->rows(), local_group_key(page.key, number), as_slice(text));
+    }
+  }
+  DI_RETURN_IF_ERROR(database->commit(batch));
+  note(page.key, *entry);
+  return Status::Ok();
+}
+
+Result<bool> LocalStore::Impl::touch_page(const PrefixKey& key, LocalIndex::Entry& entry, CacheClass cache_class, double now,
+                                          rocksdb::WriteBatch& batch) const {
+  const CacheClass higher = std::max(entry.cache_class, cache_class);
+  const double expiry = kv_expiry(options.retention, higher, now, entry.expiry);
+  if (higher == entry.cache_class && !kv_expiry_is_stale(entry.expiry, expiry, options.retention.ttl(higher))) return false;
+  rocksdb::PinnableSlice stored;
+  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(key), &stored);
+  KvStoreMiss why = KvStoreMiss::kNone;
+  Result<PageHeader> header = found.ok() ? parse_header(local_header(stored), why) : Err(database->failed("read", found));
+  if (!header) return Err(std::move(header).error());
+  header->cache_class = entry.cache_class = higher;
+  entry.expiry = expiry;
+  std::vector<uint8_t> text;
+  append_header(*header, text);
+  batch.Put(database->headers(), local_key(key), local_header_value(expiry, text));
+  return true;
+}
+
+Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
+  rocksdb::WriteBatch batch;
+  std::vector<std::pair<PrefixKey, LocalIndex::Entry>> touched;
   const std::lock_guard lock(impl_->write_mutex);
   for (const PrefixKey& key : keys) {
     if (stop.stop_requested()) break;
-    rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->db->Get({}, impl_->headers, key_bytes(key), &stored);
-    PageHeader header;
-    if (impl_->check(found, stored, key, false, -std::numeric_limits<double>::infinity(), header) != KvStoreMiss::kNone) continue;
-    const CacheClass higher = std::max(header.cache_class, cache_class);
-    const double expiry = kv_expiry(retention, higher, now, expiry_of(stored));
-    if (higher == header.cache_class && !kv_expiry_is_stale(expiry_of(stored), expiry, retention.ttl(higher))) continue;
-    header.cache_class = higher;
-    std::vector<uint8_t> bytes;
-    append_header(header, bytes);
-    batch.Put(impl_->headers, key_bytes(key), header_value(expiry, bytes));
+    std::optional<LocalIndex::Entry> entry = impl_->index.find(key);
+    if (!entry || entry->unusable != KvStoreMiss::kNone) continue;
+    const Result<bool> worth = impl_->touch_page(key, *entry, cache_class, now, batch);
+    if (worth && *worth) touched.emplace_back(key, *entry);
   }
-  return impl_->commit(batch);
-}
-
-void LocalStore::Impl::remove(rocksdb::WriteBatch& batch, const PrefixKey& key, const Slice& value) const {
-  KvStoreMiss why = KvStoreMiss::kNone;
-  const Result<PageHeader> header = parse_header(as_bytes(header_of(value)), why);
-  const size_t groups = header ? header->group_bytes.size() : shape.group_bytes.size();
-  batch.Delete(headers, key_bytes(key));
-  for (size_t group = 0; group < groups; ++group) batch.Delete(rows, group_key(key, static_cast<int64_t>(group)));
+  DI_RETURN_IF_ERROR(impl_->database->commit(batch));
+  for (const auto& [key, entry] : touched) impl_->note(key, entry);
+  return Status::Ok();
 }
 
 Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) {
@@ -384,86 +254,38 @@ Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) 
   for (const PrefixKey& key : keys) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
     rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->db->Get({}, impl_->headers, key_bytes(key), &stored);
-    if (found.IsNotFound()) continue;
-    rocksdb::WriteBatch batch;
-    impl_->remove(batch, key, stored);
-    DI_RETURN_IF_ERROR(impl_->commit(batch));
+    const rocksdb::Status found = impl_->database->db().Get({}, impl_->database->headers(), local_key(key), &stored);
+    if (found.ok()) DI_RETURN_IF_ERROR(impl_->database->remove(impl_->database->page(key, stored)));
+    const std::optional<LocalIndex::Entry> entry = impl_->index.take(key);
+    if (!entry) continue;
     --impl_->pages;
-    impl_->bytes -= impl_->record_size();
+    impl_->bytes -= entry->bytes;
   }
   return Status::Ok();
 }
 
-std::vector<LocalStore::Impl::Candidate> LocalStore::Impl::candidates(std::stop_token stop) const {
-  std::vector<Candidate> all;
-  const std::unique_ptr<rocksdb::Iterator> at(db->NewIterator({}, headers));
-  for (at->SeekToFirst(); at->Valid() && !stop.stop_requested(); at->Next()) {
-    if (at->key().size() != kKeyBytes) continue;
-    KvStoreMiss why = KvStoreMiss::kNone;
-    const Result<PageHeader> header = parse_header(as_bytes(header_of(at->value())), why);
-    all.push_back({.expiry = expiry_of(at->value()),
-                   .key = key_of(at->key()),
-                   .cache_class = header ? header->cache_class : CacheClass::kChat,
-                   .bytes = record_size(),
-                   .readable = header.has_value()});
-  }
-  return all;
+Status LocalStore::collect_garbage(double now, std::stop_token stop) {
+  const LocalStoreOptions& options = impl_->options;
+  DI_ASSIGN_OR_RETURN(const LocalGarbage garbage,
+                      find_local_garbage(*impl_->database, options.capacity_bytes, options.retention, now, stop));
+  impl_->expired += garbage.counts.expired.pages;
+  impl_->evicted += garbage.counts.evicted.pages;
+  return erase(garbage.keys, stop);
 }
 
-Status LocalStore::collect_garbage(double now, std::stop_token stop) {
-  // Somewhat below the limit, or the next page would call for it again.
-  constexpr double kFill = 0.9;
-  std::vector<Impl::Candidate> all = impl_->candidates(stop);
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.expiry < b.expiry; });
-  std::array<int64_t, kCacheClassCount> used{};
-  int64_t total = 0;
-  for (const Impl::Candidate& page : all) {
-    used[static_cast<size_t>(page.cache_class)] += page.bytes;
-    total += page.bytes;
-  }
-  const auto capacity = static_cast<double>(impl_->options.capacity_bytes) * kFill;
-  std::vector<PrefixKey> doomed;
-  for (const Impl::Candidate& page : all) {
-    int64_t& of_class = used[static_cast<size_t>(page.cache_class)];
-    const double limit = capacity * impl_->options.retention.max_fraction[static_cast<size_t>(page.cache_class)];
-    const bool over = page.expiry <= now || !page.readable;
-    if (!over && static_cast<double>(total) <= capacity && static_cast<double>(of_class) <= limit) continue;
-    of_class -= page.bytes;
-    total -= page.bytes;
-    ++(over ? impl_->expired : impl_->evicted);
-    doomed.push_back(page.key);
-  }
-  return erase(doomed, stop);
-}
+int64_t LocalStore::pages() const { return impl_->pages; }
 
 LocalStoreStats LocalStore::stats() const {
-  LocalStoreStats stats{.pages = impl_->pages, .bytes = impl_->bytes, .expired = impl_->expired, .evicted = impl_->evicted};
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(impl_->options.directory + "/db", error)) {
-    const uintmax_t size = file.file_size(error);
-    if (!error) stats.file_bytes += static_cast<int64_t>(size);
-  }
-  return stats;
+  return {.pages = impl_->pages,
+          .bytes = impl_->bytes,
+          .file_bytes = impl_->database->file_bytes(),
+          .expired = impl_->expired,
+          .evicted = impl_->evicted};
 }
 
 Status LocalStore::visit(const Visitor& visitor) const {
-  const std::unique_ptr<rocksdb::Iterator> at(impl_->db->NewIterator({}, impl_->headers));
-  for (at->SeekToFirst(); at->Valid(); at->Next()) {
-    if (at->key().size() != kKeyBytes) continue;
-    const PrefixKey key = key_of(at->key());
-    const std::span<const uint8_t> header_text = as_bytes(header_of(at->value()));
-    std::vector<uint8_t> record(header_text.begin(), header_text.end());
-    KvStoreMiss why = KvStoreMiss::kNone;
-    const Result<PageHeader> header = parse_header(header_text, why);
-    for (size_t group = 0; header && group < header->group_bytes.size(); ++group) {
-      rocksdb::PinnableSlice value;
-      if (!impl_->db->Get({}, impl_->rows, group_key(key, static_cast<int64_t>(group)), &value).ok()) break;
-      record.insert(record.end(), as_bytes(value).begin(), as_bytes(value).end());
-    }
-    DI_RETURN_IF_ERROR(visitor(key, record, expiry_of(at->value())));
-  }
-  return at->status().ok() ? Status::Ok() : failed("walk", at->status());
+  return impl_->database->for_each(
+      [&](const LocalPage& page) { return visitor(page.key, impl_->database->record(page), page.expiry); }, {});
 }
 
 }  // namespace deepinfer

@@ -29,8 +29,8 @@ struct LocalStoreStats {
 
 /// Pages in a RocksDB database of this process alone, which survive its end, also a sudden one (after a power failure the last
 /// seconds may be gone; what is there is whole). Headers and rows are column families of their own: rows are blobs, which no
-/// compaction moves. A database that can't be opened because its files are damaged is put aside (DIR/db.damaged), as it is a
-/// cache.
+/// compaction moves. What the headers say is kept in memory too (local_index.h), so a match reads no file. A database that can't
+/// be opened because its files are damaged is put aside (DIR/db.damaged), as it is a cache.
 class LocalStore : public KvStore {
  public:
   /// Fails if another process has the directory open, or it can't be written.
@@ -44,6 +44,7 @@ class LocalStore : public KvStore {
   Status write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) override;
   Status touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) override;
   Status erase(std::span<const PrefixKey> keys, std::stop_token stop) override;
+  int64_t pages() const override;
 
   /// Drops pages whose time is over, then those that would expire first until the store and each class are within their size.
   /// `write` calls it when the store is full.

@@ -18,7 +18,13 @@ struct KvTiersConfig {
   std::string local_directory;
   int64_t local_bytes = int64_t{64} << 30;
   KvRetention local_retention{};
-  std::string secret_file;  ///< empty: DIR/secret of the local store, made if it is not there
+  std::string shared_directory;  ///< on a file system that all machines mount; must be there
+  int64_t shared_bytes = 0;      ///< of all models together, enforced by collecting garbage; 0: no limit
+  KvRetention shared_retention{};
+  std::string
+      directory_url;  ///< Redis that knows what the shared directory holds: redis://... or unix://... (redis_url.h); or none
+  /// Empty: DIR/secret of the shared store or, without one, of the local store, made if it is not there.
+  std::string secret_file;
   AsyncTiersOptions io{};
 
   /// Names the first field that is out of its range.

@@ -185,12 +185,18 @@ void CpuBackend::pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* 
   for_rows(rows, 4 * dim, [&](int64_t r, int) { rows_.pack_window(x + r * dim, dim, packed + r * (dim + dim / kScaleGroup)); });
 }
 
-void CpuBackend::pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) {
-  for_rows(rows, 4 * dim, [&](int64_t r, int) { rows_.pack_compressed(x + r * dim, dim, cache.row(first + r)); });
+void CpuBackend::pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
+  for_rows(static_cast<int64_t>(to.size()), 4 * dim, [&](int64_t r, int) {
+    uint8_t* row = to[static_cast<size_t>(r)];
+    if (row != nullptr) rows_.pack_compressed(x + r * dim, dim, row);
+  });
 }
 
-void CpuBackend::pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) {
-  for_rows(rows, 4 * dim, [&](int64_t r, int) { rows_.pack_index_key(x + r * dim, dim, cache.row(first + r)); });
+void CpuBackend::pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
+  for_rows(static_cast<int64_t>(to.size()), 4 * dim, [&](int64_t r, int) {
+    uint8_t* row = to[static_cast<size_t>(r)];
+    if (row != nullptr) rows_.pack_index_key(x + r * dim, dim, row);
+  });
 }
 
 void CpuBackend::round_index_queries(bf16* x, int64_t rows, int64_t dim) {

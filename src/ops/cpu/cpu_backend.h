@@ -32,8 +32,8 @@ class CpuBackend final : public Backend {
   void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override;
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override;
   void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override;
-  void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override;
-  void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override;
+  void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override;
+  void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override;
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override;
   void scale(bf16* x, int64_t count, float factor) override;
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override;

@@ -37,15 +37,15 @@ __global__ void window_kernel(const bf16* x, int64_t groups, int dim, uint8_t* p
 
 // kGroup 16: E4M3 scales; 32: E8M0 scales.
 template <int kGroup>
-__global__ void fp4_kernel(const bf16* x, int64_t groups, int dim, const PagedRows cache, int64_t first) {
+__global__ void fp4_kernel(const bf16* x, int64_t groups, int dim, uint8_t* const* to) {
   const int64_t at = thread_index();
   if (at >= groups) return;
   const int row_groups = dim / kGroup;
   const int64_t row = at / row_groups;
   const auto g = static_cast<int>(at % row_groups);
   const bf16* v = x + at * kGroup;
-  const int64_t j = first + row;
-  uint8_t* out = cache.pages[j / cache.rows_per_page] + cache.offset + j % cache.rows_per_page * cache.row_bytes;
+  uint8_t* out = to[row];
+  if (out == nullptr) return;
   const float amax = group_amax<kGroup>(v);
   const uint32_t byte = kGroup == kCacheScaleGroup ? cache_scale_bits(amax) : index_scale_bits(amax);
   const float scale = kGroup == kCacheScaleGroup ? e4m3_value(byte) : e8m0_value(byte);
@@ -72,17 +72,17 @@ void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed, cuda
   DI_CUDA_LAUNCHED();
 }
 
-void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first, cudaStream_t stream) {
+void pack_compressed(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream) {
   const int64_t groups = rows * dim / kCacheScaleGroup;
   if (groups == 0) return;
-  fp4_kernel<kCacheScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), cache, first);
+  fp4_kernel<kCacheScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), to);
   DI_CUDA_LAUNCHED();
 }
 
-void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first, cudaStream_t stream) {
+void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream) {
   const int64_t groups = rows * dim / kScaleGroup;
   if (groups == 0) return;
-  fp4_kernel<kScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), cache, first);
+  fp4_kernel<kScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), to);
   DI_CUDA_LAUNCHED();
 }
 

@@ -13,6 +13,7 @@
 #include "ops/cuda/experts.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/products.h"
+#include "ops/cuda/recorder.h"
 #include "ops/cuda/row_ops.h"
 #include "ops/cuda/staging.h"
 
@@ -35,34 +36,53 @@ struct Stream {
 class CudaBackend final : public Backend, public cuda::StreamOwner {
  public:
   explicit CudaBackend(int device)
-      : stream_(device), staging_(stream_.stream), tables_(&staging_), memory_(stream_.stream, &staging_) {}
+      : stream_(device),
+        staging_(stream_.stream),
+        recorder_(stream_.stream, &staging_),
+        tables_(&staging_),
+        memory_(stream_.stream, &staging_, &recorder_) {}
   ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
 
   std::string name() const override { return "cuda/sm_90a"; }
   DeviceMemory& memory() override { return memory_; }
   cudaStream_t stream() override { return stream_.stream; }
   cuda::Staging& staging() override { return staging_; }
+  const cuda::Recorder& recorder() override { return recorder_; }
   void enter_thread() override { DI_CUDA(cudaSetDevice(stream_.device)); }
+  bool replays() const override { return true; }
+  void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
-    cuda::embed(staging_.upload(ids), static_cast<int64_t>(ids.size()), table.values, table.in, streams, x, stream_.stream);
+    const int32_t* list = staging_.upload(ids);
+    const auto rows = static_cast<int64_t>(ids.size());
+    if (!recorder_.launches("embed", rows, table, streams, x)) return;
+    cuda::embed(list, rows, table.values, table.in, streams, x, stream_.stream);
   }
 
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override {
-    cuda::hyper_mix(w, x, rows, mix_.get<float>(cuda::hyper_mix_scratch(w, rows)), pre, post, comb, stream_.stream);
+    auto* scratch = mix_.get<float>(cuda::hyper_mix_scratch(w, rows));
+    if (!recorder_.launches("hyper_mix", w.fn, w.base, w.scale, w.n, w.hidden, w.sinkhorn_iters, w.eps, w.rms_eps, x, rows,
+                            scratch, pre, post, comb)) {
+      return;
+    }
+    cuda::hyper_mix(w, x, rows, scratch, pre, post, comb, stream_.stream);
   }
   void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
+    if (!recorder_.launches("hyper_collapse", x, pre, rows, n, hidden, y)) return;
     cuda::hyper_collapse(x, pre, rows, n, hidden, y, stream_.stream);
   }
   void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
                     bf16* x) override {
+    if (!recorder_.launches("hyper_expand", o, post, comb, rows, n, hidden, x)) return;
     cuda::hyper_expand(o, post, comb, rows, n, hidden, x, stream_.stream);
   }
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
+    if (!recorder_.launches("stream_mean", x, rows, n, hidden, y)) return;
     cuda::stream_mean(x, rows, n, hidden, y, stream_.stream);
   }
 
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override {
+    if (!recorder_.launches("rms_norm", x, w, eps, rows, dim, y)) return;
     cuda::rms_norm(x, w, eps, rows, dim, y, stream_.stream);
   }
 
@@ -79,7 +99,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         DI_CHECK(output.weight.in == in, "inputs of {} and {} columns", output.weight.in, in);
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
-      cuda::multiply_fp8_quantized(args, quantized_.get<bf16>(cuda::fp8_scratch(args)), stream_.stream);
+      bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
+      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, stream_.stream);
       outputs = outputs.subspan(count);
     }
   }
@@ -95,32 +116,46 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.x_group = wo_a.in;
     args.groups = groups;
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
-    cuda::multiply_fp8(args, quantized_.get<bf16>(cuda::fp8_scratch(args)), stream_.stream);
+    bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
+    const LinearOutput output{wo_a, y};
+    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, stream_.stream);
   }
 
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
+    if (!recorder_.launches("rope", x, rotation.cos, rotation.sin, rotation.pairs, rows, heads, dim, inverse)) return;
     cuda::rope(x, rotation, rows, heads, dim, inverse, stream_.stream);
   }
 
   void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override {
+    if (!recorder_.launches("pack_window", x, rows, dim, packed)) return;
     cuda::pack_window(x, rows, dim, packed, stream_.stream);
   }
-  void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    cuda::pack_compressed(x, rows, dim, on_device(cache, first + rows), first, stream_.stream);
+  void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
+    uint8_t* const* list = staging_.upload(to);
+    if (!recorder_.launches("pack_compressed", x, dim, to.size())) return;
+    cuda::pack_compressed(x, static_cast<int64_t>(to.size()), dim, list, stream_.stream);
   }
-  void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    cuda::pack_index_keys(x, rows, dim, on_device(cache, first + rows), first, stream_.stream);
+  void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
+    uint8_t* const* list = staging_.upload(to);
+    if (!recorder_.launches("pack_index_keys", x, dim, to.size())) return;
+    cuda::pack_index_keys(x, static_cast<int64_t>(to.size()), dim, list, stream_.stream);
   }
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
+    if (!recorder_.launches("round_index_queries", x, rows, dim)) return;
     cuda::round_index_queries(x, rows, dim, stream_.stream);
   }
 
-  void scale(bf16* x, int64_t count, float factor) override { cuda::scale(x, count, factor, stream_.stream); }
+  void scale(bf16* x, int64_t count, float factor) override {
+    if (!recorder_.launches("scale", x, count, factor)) return;
+    cuda::scale(x, count, factor, stream_.stream);
+  }
 
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
     if (kv.empty()) return;
-    cuda::compress_pool(staging_.upload(kv), staging_.upload(gate), static_cast<int64_t>(kv.size() / 2), dim, latent,
-                        stream_.stream);
+    const float* const* values = staging_.upload(kv);
+    const float* const* gates = staging_.upload(gate);
+    if (!recorder_.launches("compress_pool", kv.size(), dim, latent)) return;
+    cuda::compress_pool(values, gates, static_cast<int64_t>(kv.size() / 2), dim, latent, stream_.stream);
   }
 
   void index_select(const IndexSelectArgs& args) override {
@@ -142,7 +177,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(rows * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(rows * sizes.pieces * 2);
-    cuda::select_rows(args, staging_.upload(std::span<const cuda::IndexRow>(index_rows_)), sizes, scratch, stream_.stream);
+    const cuda::IndexRow* list = staging_.upload(std::span<const cuda::IndexRow>(index_rows_));
+    if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
+                            args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts)) {
+      return;
+    }
+    cuda::select_rows(args, list, sizes, scratch, stream_.stream);
   }
 
   void sparse_attention(const SparseAttentionArgs& args) override {
@@ -151,6 +192,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     int64_t longest = 0;
     for (const AttentionQuery& q : attention_rows_)
       longest = std::max(longest, q.window_last - q.window_first + 1 + q.chosen_count);
+    longest = (longest + kKeyStep - 1) / kKeyStep * kKeyStep;
     // Which rows were chosen is known on the device alone, so the whole table goes there.
     share_tables(attention_rows_,
                  [](AttentionQuery& q) { return std::pair(&q.compressed, q.chosen_count > 0 ? q.compressed_rows : int64_t{0}); });
@@ -158,13 +200,21 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const int64_t keys = cuda::padded_keys(longest);
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
-    cuda::sparse_attention(args, staging_.upload(std::span<const AttentionQuery>(attention_rows_)), longest, scratch,
-                           stream_.stream);
+    const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
+    if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
+                            scratch.scores, scratch.weights, scratch.totals)) {
+      return;
+    }
+    cuda::sparse_attention(args, list, longest, scratch, stream_.stream);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
     float* logits = logits_.get<float>(rows * args.gate.out);
     linear_bf16_fp32(args.v, rows, args.gate, logits);
+    if (!recorder_.launches("route", args.bias, args.bias_vl, args.image, args.topk, args.normalize, args.scale, args.temperature,
+                            args.experts, args.weights, rows, logits)) {
+      return;
+    }
     cuda::choose_experts(args, rows, logits, stream_.stream);
   }
 
@@ -180,14 +230,21 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.hidden = pair_hidden_.get<bf16>(plan.pairs * plan.hidden_columns);
     plan.output = pair_output_.get<bf16>(plan.pairs * hidden);
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
+    if (!recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
+                            args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
+                            plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output)) {
+      return;
+    }
     cuda::run_experts(args, routed, rows, plan, stream_.stream);
   }
 
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
+    if (!recorder_.launches("engram_gather", table.values, table.scales, table.dim, ids, rows, columns, e)) return;
     cuda::engram_gather(table, ids, rows, columns, e, stream_.stream);
   }
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override {
+    if (!recorder_.launches("engram_gate", kv, q_weight, k_weight, image, eps, rows, n, hidden, x)) return;
     cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, stream_.stream);
   }
   void markov_logits(const MarkovArgs& args) override {
@@ -196,14 +253,18 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.head.in);
     embed(args.previous, args.embed, 1, inputs);
     multiply_bf16(inputs, rows, args.head, args.logits, true);
+    if (!recorder_.launches("add_rows", args.base, args.base_stride, rows, args.head.out, args.logits)) return;
     cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, stream_.stream);
   }
   void draft_confidence(const ConfidenceArgs& args) override {
     const auto rows = static_cast<int64_t>(args.previous.size());
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
-    cuda::append_embedding(args.x, args.proj.in - args.embed.in, staging_.upload(args.previous), args.embed.values, args.embed.in,
-                           rows, inputs, stream_.stream);
+    const int32_t* ids = staging_.upload(args.previous);
+    if (recorder_.launches("append_embedding", args.x, args.proj.in, args.embed, rows, inputs)) {
+      cuda::append_embedding(args.x, args.proj.in - args.embed.in, ids, args.embed.values, args.embed.in, rows, inputs,
+                             stream_.stream);
+    }
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
   }
 
@@ -215,7 +276,15 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.x_stride = w.in;
     args.fp32 = fp32;
     args.outputs[args.output_count++] = {cuda::view(w), y};
+    if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
     cuda::multiply_bf16(args, stream_.stream);
+  }
+
+  bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {
+    bool all = true;
+    for (const LinearOutput& output : outputs)
+      all = recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch) && all;
+    return all;
   }
 
   // The cache with a device copy of the table of its first `rows` rows.
@@ -242,8 +311,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
   }
 
+  /// Keys of the longest query are rounded up to this: steps whose contexts still grow come in fewer shapes.
+  static constexpr int64_t kKeyStep = 64;
+
   Stream stream_;
   cuda::Staging staging_;
+  cuda::Recorder recorder_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
   cuda::Scratch mix_, quantized_, logits_, draft_inputs_;

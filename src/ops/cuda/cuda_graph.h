@@ -27,4 +27,12 @@ class CudaGraph {
 /// for it either: no download, no allocation.
 std::unique_ptr<CudaGraph> record_cuda_graph(Backend& backend, FunctionRef<void()> calls);
 
+/// What became of the steps that a CUDA backend was given by Backend::replay.
+struct CudaReplays {
+  int64_t graphs = 0;  ///< kept now
+  int64_t replayed = 0, recorded = 0;
+  int64_t plain = 0;  ///< shapes met for the first time
+};
+CudaReplays cuda_replays(Backend& backend);
+
 }  // namespace deepinfer

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/status.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_rows.h"
 
@@ -34,24 +35,32 @@ int64_t CudaMemory::free_bytes() const {
   return static_cast<int64_t>(free);
 }
 
-void CudaMemory::upload(void* to, const void* host, int64_t bytes) { staging_->copy_to(to, host, bytes); }
+void CudaMemory::upload(void* to, const void* host, int64_t bytes) {
+  if (recorder_->takes_uploads()) return recorder_->upload(to, host, bytes);
+  staging_->copy_to(to, host, bytes);
+}
 
 void CudaMemory::download(void* host, const void* from, int64_t bytes) {
+  DI_CHECK(!recorder_->takes_uploads(), "a download of {} bytes among calls to replay", bytes);
   if (bytes > 0) DI_CUDA(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
   DI_CUDA(cudaStreamSynchronize(stream_));
 }
 
 void CudaMemory::copy(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) DI_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+  if (bytes == 0 || !recorder_->launches("copy", to, from, bytes)) return;
+  DI_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
 }
 
 void CudaMemory::copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) {
   if (rows.empty()) return;
-  cuda::copy_rows(staging_->upload(rows), static_cast<int64_t>(rows.size()), row_bytes, stream_);
+  const RowCopy* list = staging_->upload(rows);
+  if (!recorder_->launches("copy_rows", rows.size(), row_bytes)) return;
+  cuda::copy_rows(list, static_cast<int64_t>(rows.size()), row_bytes, stream_);
 }
 
 void CudaMemory::fill(void* to, uint8_t byte, int64_t bytes) {
-  if (bytes > 0) DI_CUDA(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_));
+  if (bytes == 0 || !recorder_->launches("fill", to, byte, bytes)) return;
+  DI_CUDA(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_));
 }
 
 void CudaMemory::synchronize() { DI_CUDA(cudaStreamSynchronize(stream_)); }

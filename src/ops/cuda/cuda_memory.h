@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/recorder.h"
 #include "ops/cuda/staging.h"
 #include "ops/device_memory.h"
 
@@ -10,7 +11,8 @@ namespace deepinfer::cuda {
 /// Memory of the current device, used in the order of a stream.
 class CudaMemory final : public DeviceMemory {
  public:
-  CudaMemory(cudaStream_t stream, Staging* staging) : stream_(stream), staging_(staging) {}
+  CudaMemory(cudaStream_t stream, Staging* staging, Recorder* recorder)
+      : stream_(stream), staging_(staging), recorder_(recorder) {}
 
   bool is_host() const override { return false; }
   void* allocate(int64_t bytes) override;
@@ -28,6 +30,7 @@ class CudaMemory final : public DeviceMemory {
  private:
   cudaStream_t stream_;
   Staging* staging_;
+  Recorder* recorder_;
 };
 
 }  // namespace deepinfer::cuda

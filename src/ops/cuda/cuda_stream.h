@@ -2,7 +2,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/staging.h"
+#include "ops/cuda/recorder.h"
 
 namespace deepinfer::cuda {
 
@@ -12,6 +12,7 @@ class StreamOwner {
   virtual ~StreamOwner() = default;
   virtual cudaStream_t stream() = 0;
   virtual Staging& staging() = 0;
+  virtual const Recorder& recorder() = 0;
 };
 
 }  // namespace deepinfer::cuda

@@ -9,4 +9,13 @@ namespace deepinfer::cuda {
 /// `copies`: device copy of the list.
 void copy_rows(const DeviceMemory::RowCopy* copies, int64_t count, int64_t row_bytes, cudaStream_t stream);
 
+/// A piece of device memory that is copied to another.
+struct Segment {
+  void* to = nullptr;
+  const void* from = nullptr;
+  int64_t bytes = 0;
+};
+/// `segments`: device copy of the list. None written is another's source or target.
+void copy_segments(const Segment* segments, int64_t count, cudaStream_t stream);
+
 }  // namespace deepinfer::cuda

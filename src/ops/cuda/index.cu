@@ -6,6 +6,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
 #include "ops/cuda/index.h"
+#include "ops/shape_buckets.h"
 
 namespace deepinfer::cuda {
 namespace {
@@ -178,6 +179,7 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
   for (const IndexQuery& q : args.queries) {
     if (q.visible > args.topk) sizes.longest = std::max(sizes.longest, q.visible);
   }
+  sizes.longest = length_bucket(sizes.longest);  // few shapes; what lies behind a row's own end is not looked at
   sizes.row_stride = (sizes.longest + 7) / 8 * 8;
   if (args.mode == IndexSelectArgs::Candidates::kBuild && args.candidate_block_size > 0)
     sizes.block_stride = (sizes.longest + args.candidate_block_size - 1) / args.candidate_block_size;

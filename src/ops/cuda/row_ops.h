@@ -37,10 +37,10 @@ void append_embedding(const bf16* x, int64_t hidden, const int32_t* ids, const b
 /// y [rows, width] += base, rows at base + r * stride.
 void add_rows(const float* base, int64_t stride, int64_t rows, int64_t width, float* y, cudaStream_t stream);
 
-// cache_rows.cu. `cache.pages` is a device table here.
+// cache_rows.cu. `to`: device list of the rows, nullptr for those left out.
 void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed, cudaStream_t stream);
-void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first, cudaStream_t stream);
-void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first, cudaStream_t stream);
+void pack_compressed(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream);
+void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream);
 void round_index_queries(bf16* x, int64_t rows, int64_t dim, cudaStream_t stream);
 
 }  // namespace deepinfer::cuda

@@ -60,24 +60,17 @@ uint8_t* Staging::room(int64_t bytes) {
   return at;
 }
 
-void Staging::begin_recording() {
-  kept_.clear();
-  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&recorded_), static_cast<size_t>(kPartBytes)));
-}
+void Staging::keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity) { kept_ = {host, device, capacity, 0}; }
 
-void* Staging::end_recording() {
-  uint8_t* device = std::exchange(recorded_, nullptr);
-  copy_to(device, kept_.data(), static_cast<int64_t>(kept_.size()));
-  return device;
-}
+int64_t Staging::end_arguments() { return std::exchange(kept_, Kept{}).used; }
 
 void* Staging::upload_bytes(const void* data, int64_t bytes) {
-  if (recorded_ != nullptr) {
-    const auto at = static_cast<int64_t>(kept_.size());
-    DI_CHECK(at + bytes <= kPartBytes, "the arguments of a graph are more than {} bytes", kPartBytes);
-    kept_.resize(static_cast<size_t>(at + aligned(bytes)));
-    if (bytes > 0) std::memcpy(kept_.data() + at, data, static_cast<size_t>(bytes));
-    return recorded_ + at;
+  if (kept_.host != nullptr) {
+    const int64_t at = kept_.used;
+    DI_CHECK(at + bytes <= kept_.capacity, "the arguments of a graph are more than {} bytes", kept_.capacity);
+    if (bytes > 0) std::memcpy(kept_.host + at, data, static_cast<size_t>(bytes));
+    kept_.used += aligned(bytes);
+    return kept_.device + at;
   }
   DI_CHECK(bytes <= kPartBytes, "an argument array of {} bytes, {} is the limit", bytes, kPartBytes);
   uint8_t* pinned = room(bytes);
@@ -88,7 +81,6 @@ void* Staging::upload_bytes(const void* data, int64_t bytes) {
 }
 
 void Staging::copy_to(void* device, const void* host, int64_t bytes) {
-  DI_CHECK(recorded_ == nullptr, "an upload of {} bytes while a graph is recorded", bytes);
   for (int64_t at = 0; at < bytes; at += kPartBytes) {
     const int64_t piece = std::min(kPartBytes, bytes - at);
     uint8_t* pinned = room(piece);

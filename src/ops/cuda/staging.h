@@ -46,11 +46,11 @@ class Staging {
   T* upload(std::span<const T> data) {
     return static_cast<T*>(upload_bytes(data.data(), static_cast<int64_t>(data.size_bytes())));
   }
-  /// From here on arguments are kept instead of copied, for a graph that is being recorded. Nothing else may be uploaded
-  /// meanwhile.
-  void begin_recording();
-  /// Device memory with the arguments kept since then, at the addresses that upload gave; the caller's to free.
-  void* end_recording();
+  /// From here on `upload` leaves arguments in `host` instead of copying them, and gives addresses in `device`, where they are to
+  /// be when a graph runs; both have room for `capacity` bytes.
+  void keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity);
+  /// Bytes that were kept.
+  int64_t end_arguments();
 
   /// Any size, in pieces; the source may change after the return.
   void copy_to(void* device, const void* host, int64_t bytes);
@@ -68,8 +68,12 @@ class Staging {
   cudaEvent_t done_[kParts] = {};
   int part_ = 0;
   int64_t used_ = 0;
-  uint8_t* recorded_ = nullptr;  ///< on the device, while recording
-  std::vector<uint8_t> kept_;
+  struct Kept {
+    uint8_t* host = nullptr;
+    uint8_t* device = nullptr;
+    int64_t capacity = 0;
+    int64_t used = 0;
+  } kept_;  ///< while arguments are kept
 };
 
 /// Device copies of host tables that seldom change (page tables, expert pointers), kept by host address and compared before each

@@ -247,15 +247,18 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    for (int64_t r = 0; r < rows; ++r) {
-      pack_fp4(x + r * dim, dim, kCacheScaleGroup, fp4_cache_scale, e4m3_to_float, cache.row(first + r));
+  void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
+    for (uint8_t* row : to) {
+      if (row != nullptr) pack_fp4(x, dim, kCacheScaleGroup, fp4_cache_scale, e4m3_to_float, row);
+      x += dim;
     }
   }
 
-  void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
-    for (int64_t r = 0; r < rows; ++r)
-      pack_fp4(x + r * dim, dim, kScaleGroup, fp4_index_scale, e8m0_to_float, cache.row(first + r));
+  void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
+    for (uint8_t* row : to) {
+      if (row != nullptr) pack_fp4(x, dim, kScaleGroup, fp4_index_scale, e8m0_to_float, row);
+      x += dim;
+    }
   }
 
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {

@@ -50,6 +50,40 @@ TEST_F(OpenKvTiers, ARestartFindsSecretAndPages) {
   EXPECT_EQ(into, page);
 }
 
+TEST_F(OpenKvTiers, MachinesOnOneSharedDirectoryHaveSecretAndPagesInCommon) {
+  const std::vector<uint8_t> page(2400, 5);
+  const std::string shared = directory_ + "/shared";
+  KvTiersConfig machine = config();
+  machine.shared_directory = shared;
+  const auto without = open_kv_tiers(machine, kShape, "model");
+  ASSERT_FALSE(without.has_value()) << "a mount point without a mount";
+  EXPECT_NE(without.error().message().find(shared), std::string::npos);
+  std::filesystem::create_directory(shared);
+  StoreSecret secret;
+  {
+    auto opened = open_kv_tiers(machine, kShape, "model");
+    ASSERT_TRUE(opened.has_value()) << opened.error().message();
+    EXPECT_EQ(opened->tiers->tier_names(), (std::vector<std::string_view>{"host", "local", "shared"}));
+    secret = opened->secret;
+    opened->tiers->write_back({.key = {1, 2}, .parent = {0, 1}, .page = page});
+    opened->tiers->flush();
+  }
+  machine.local_directory = directory_ + "/another machine's";
+  auto opened = open_kv_tiers(machine, kShape, "model");
+  ASSERT_TRUE(opened.has_value()) << opened.error().message();
+  EXPECT_EQ(opened->secret, secret);
+  std::promise<KvTierMatch> promise;
+  opened->tiers->match({{1, 2}}, true, [&](KvTierMatch found) { promise.set_value(std::move(found)); });
+  const KvTierMatch found = promise.get_future().get();
+  ASSERT_EQ(found.pages, 1);
+  EXPECT_EQ(found.runs[0].tier, 2U);
+  std::vector<uint8_t> into(2400);
+  const auto pull = opened->tiers->pull(found, {{1, 2}}, {into.data()});
+  EXPECT_TRUE(pull->wait(0));
+  EXPECT_TRUE(pull->wait(1));
+  EXPECT_EQ(into, page);
+}
+
 TEST_F(OpenKvTiers, RefusesASecretThatOthersCanRead) {
   { ASSERT_TRUE(open_kv_tiers(config(), kShape, "model").has_value()); }
   const std::string secret = directory_ + "/store/secret";

@@ -124,6 +124,13 @@ class Call {
   }
   Bf16Weight in(const Bf16Weight& w) { return {weight(w.values, w.out * w.in), w.out, w.in}; }
 
+  /// Rows that are written, each on its own.
+  std::vector<uint8_t*> rows(std::span<uint8_t* const> host, int64_t row_bytes) {
+    std::vector<uint8_t*> copies;
+    for (uint8_t* row : host) copies.push_back(row == nullptr ? nullptr : out(row, row_bytes));
+    return copies;
+  }
+
   /// The pages of the first `rows` rows. Only what belongs to the rows is copied.
   PagedRows pages(const PagedRows& cache, int64_t rows, bool write) {
     PagedRows copy = cache;
@@ -237,13 +244,15 @@ class HostPointers final : public Backend {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     device_->pack_window(call.in(x, rows * dim), rows, dim, call.out(packed, rows * (dim + dim / kScaleGroup)));
   }
-  void pack_compressed(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
+  void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    device_->pack_compressed(call.in(x, rows * dim), rows, dim, call.pages(cache, first + rows, true), first);
+    const auto rows = call.rows(to, dim / 2 + dim / kCacheScaleGroup);
+    device_->pack_compressed(call.in(x, static_cast<int64_t>(to.size()) * dim), dim, rows);
   }
-  void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, const PagedRows& cache, int64_t first) override {
+  void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    device_->pack_index_keys(call.in(x, rows * dim), rows, dim, call.pages(cache, first + rows, true), first);
+    const auto rows = call.rows(to, dim / 2 + dim / kScaleGroup);
+    device_->pack_index_keys(call.in(x, static_cast<int64_t>(to.size()) * dim), dim, rows);
   }
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "cache/tiers/shared_gc.h"
+#include "cache/tiers/shared_layout.h"
+#include "cache/tiers/store_admin.h"
+
+namespace deepinfer {
+
+/// The keeper of a shared directory. Others may read, write and collect meanwhile.
+class SharedAdmin : public StoreAdmin {
+ public:
+  /// NotFound if there is no store in the directory.
+  static Result<std::unique_ptr<SharedAdmin>> Open(const std::string& directory, const SharedGcOptions& options, bool read_only);
+
+  Result<StoreReport> stat(double now, std::stop_token stop) override;
+  Result<StoreVerification> verify(bool remove, std::stop_token stop) override;
+  Result<StoreCollection> gc(double now, std::stop_token stop) override;
+  Status for_each(const Visitor& visitor, std::stop_token stop) override;
+  Status import_page(const StoredPage& page) override;
+
+ private:
+  SharedAdmin(const std::string& directory, const SharedGcOptions& options, bool read_only)
+      : layout_(directory), options_(options), read_only_(read_only) {}
+
+  const SharedLayout layout_;
+  const SharedGcOptions options_;
+  const bool read_only_;
+  UniqueNames names_;
+};
+
+}  // namespace deepinfer

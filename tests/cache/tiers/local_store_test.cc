@@ -1,0 +1,114 @@
+// What the local store owes after crashes and damage.
+
+#include "cache/tiers/local_store.h"
+
+#include <fstream>
+
+#include "cache/tiers/process.h"
+#include "cache/tiers/store_fixture.h"
+
+namespace deepinfer {
+namespace {
+
+using namespace store_testing;
+
+std::unique_ptr<LocalStore> open_local(const std::string& path, const std::string& model = "model") {
+  auto store = LocalStore::Open(kShape, kv_fingerprint(model, kShape), {.directory = path});
+  EXPECT_TRUE(store.has_value()) << store.error().message();
+  return store ? *std::move(store) : nullptr;
+}
+
+TEST(LocalStore, ASecondProcessSeesWhatAFirstWroteAndModelsDoNotMix) {
+  const Directory directory;
+  { ASSERT_TRUE(put(*open_local(directory.path()), 1).ok()); }
+  EXPECT_EQ(get(*open_local(directory.path()), 1), KvStoreMiss::kNone);
+  const auto other = open_local(directory.path(), "another model");
+  EXPECT_EQ(get(*other, 1), KvStoreMiss::kFingerprint);
+  const std::vector<PrefixKey> keys = {key(1)};
+  EXPECT_EQ(other->match(keys, false, 1000, {}).reason, KvStoreMiss::kFingerprint);
+  EXPECT_FALSE(LocalStore::Open(kShape, {}, {.directory = directory.path()}).has_value()) << "opened twice at once";
+}
+
+const ProcessRole kWriter("local-writer", [](const std::vector<std::string>& arguments) {
+  const auto store = open_local(arguments[0]);
+  for (uint64_t n = 1; store != nullptr; ++n) {
+    if (!put(*store, n % 500 + 1).ok() || ::write(kProcessOutput, "x", 1) != 1) break;
+  }
+  return 1;
+});
+
+TEST(LocalStore, KilledWritersLeaveWholePages) {
+  const Directory directory;
+  std::mt19937 random(7);
+  for (int round = 0; round < 4; ++round) {
+    int output = -1;
+    const pid_t writer = start_process("local-writer", {directory.path()}, &output);
+    const int64_t written = kill_after(writer, output, 1 + static_cast<int64_t>(random() % 300));
+    const auto store = open_local(directory.path());
+    ASSERT_NE(store, nullptr);
+    for (int64_t n = 1; n <= written; ++n) EXPECT_EQ(get(*store, static_cast<uint64_t>(n % 500 + 1)), KvStoreMiss::kNone);
+    ASSERT_TRUE(store
+                    ->visit([](const PrefixKey&, std::span<const uint8_t> record, double) {
+                      KvStoreMiss why = KvStoreMiss::kNone;
+                      const auto parsed = parse_record(record, why);
+                      return parsed ? Status::Ok() : parsed.error();
+                    })
+                    .ok());
+  }
+}
+
+TEST(LocalStore, DamagedFilesAreMissesOrAreReplacedNeverWrongBytes) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 12; ++round) {
+    const Directory directory;
+    {
+      const auto store = open_local(directory.path());
+      for (uint64_t n = 1; n <= 40; ++n) ASSERT_TRUE(put(*store, n).ok());
+    }
+    { open_local(directory.path()); }  // moves the log's pages into files of their own
+    std::vector<std::filesystem::path> files;
+    for (const auto& file : std::filesystem::directory_iterator(directory.path() + "/db")) {
+      if (file.file_size() > 0) files.push_back(file.path());
+    }
+    std::sort(files.begin(), files.end());
+    const auto& victim = files[random() % files.size()];
+    const auto size = std::filesystem::file_size(victim);
+    if (round % 3 == 0) {
+      std::filesystem::resize_file(victim, size / 2);
+    } else {
+      std::fstream file(victim, std::ios::in | std::ios::out | std::ios::binary);
+      const auto at = static_cast<std::streamoff>(random() % size);
+      file.seekg(at);
+      const char flipped = static_cast<char>(file.get() ^ (1 << random() % 8));
+      file.seekp(at);
+      file.put(flipped);
+    }
+    const auto store = open_local(directory.path());
+    ASSERT_NE(store, nullptr) << victim;
+    for (uint64_t n = 1; n <= 40; ++n) get(*store, n);
+  }
+}
+
+TEST(LocalStore, ChurnStaysWithinTheSize) {
+  const Directory directory;
+  LocalStoreOptions options{.directory = directory.path(), .capacity_bytes = 4 << 20};
+  auto store = std::move(*LocalStore::Open(kShape, kv_fingerprint("model", kShape), options));
+  for (uint64_t n = 1; n <= 10000; ++n) ASSERT_TRUE(put(*store, n, static_cast<double>(n)).ok());
+  const LocalStoreStats stats = store->stats();
+  EXPECT_LE(stats.bytes, options.capacity_bytes);
+  EXPECT_GT(stats.evicted, 0);
+  int64_t records = 0;
+  ASSERT_TRUE(store
+                  ->visit([&](const PrefixKey&, std::span<const uint8_t> record, double) {
+                    ++records;
+                    KvStoreMiss why = KvStoreMiss::kNone;
+                    const auto parsed = parse_record(record, why);
+                    return parsed ? Status::Ok() : parsed.error();
+                  })
+                  .ok());
+  EXPECT_EQ(records, stats.pages);
+  EXPECT_EQ(get(*store, 10000, 10000), KvStoreMiss::kNone);
+}
+
+}  // namespace
+}  // namespace deepinfer
