@@ -43,6 +43,8 @@ struct StepBatch {
   std::span<const bf16> embeddings;
   /// Rows whose logits are wanted, ascending; none below its sequence's decoder_start.
   std::span<const int32_t> logit_rows;
+  /// Logits stay where the backend has them, for `draw` and `fetch_logits`.
+  bool logits_stay = false;
   /// Called with the number of a KV source in the page layout, ascending, before the first layer that reads or writes its rows:
   /// who still brings rows of a prefix into the pages waits here. nullptr: they are all there.
   const FunctionRef<void(int64_t source)>* before_source = nullptr;
@@ -50,7 +52,7 @@ struct StepBatch {
 
 /// What a step leaves; valid until the next step of the same model.
 struct StepOutput {
-  std::span<const float> logits;  ///< [logit_rows, vocab]
+  std::span<const float> logits;  ///< [logit_rows, vocab]; empty if they stay
   /// Rows x layers that really ran, before and from ModelConfig::first_decoder_layer on. A row that only left its global KV in
   /// the first decoder layer doesn't count there.
   int64_t encoder_row_layers = 0;
@@ -127,6 +129,17 @@ class Model {
 
   /// Runs the batch and advances its sequences. On error no sequence has changed.
   Result<StepOutput> forward(const StepBatch& batch, StepObserver* observer = nullptr);
+
+  /// Logits of the last forward pass [logit_rows, vocab], of which the host has those that were fetched: all of them, unless they
+  /// stayed.
+  std::span<const float> logits() const;
+  /// Brings the logits of some rows (numbers in logit_rows, ascending) to the host.
+  void fetch_logits(std::span<const int32_t> rows);
+  /// Whether `draw` is there: the backend draws where the logits are.
+  bool draws() const { return backend_->draws(); }
+  /// Draws from rows of the last forward pass' logits: what sampling/sampler.h draws there, or kUndrawnToken. Valid until the
+  /// next draw.
+  std::span<const int32_t> draw(std::span<const DrawRow> rows);
 
   /// [rows, targets * hidden] of the last forward pass, copied from the backend's memory: DSpark taps (dspark.md §3.1); zero for
   /// rows below their sequence's decoder_start.

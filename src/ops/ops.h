@@ -191,6 +191,21 @@ struct ConfidenceArgs {
   float* confidences = nullptr;  ///< out [rows], before the sigmoid
 };
 
+/// A draw from one row of logits: temperature, min-p, top-k, top-p and noise (spec/sampling §2.2, steps 7 to 11).
+struct DrawRow {
+  int64_t row = 0;
+  bool greedy = false;  ///< the rest is not read
+  float temperature = 1.0f;
+  float min_p = 0.0f;
+  int64_t top_k = 0;  ///< <= 0 or >= vocab: off
+  float top_p = 1.0f;
+  uint64_t seed = 0;
+  int64_t position = 0;  ///< of the token that is drawn
+  uint32_t choice_index = 0;
+};
+/// A device leaves this draw to the host.
+inline constexpr int32_t kUndrawnToken = -2;
+
 /// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
 /// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
 /// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
@@ -279,6 +294,12 @@ class Backend {
   virtual void markov_logits(const MarkovArgs& args) = 0;
   /// proj [x; embed[previous]], fp32. dspark.md §3.4.
   virtual void draft_confidence(const ConfidenceArgs& args) = 0;
+
+  /// Whether `draw` does anything: where logits are the host's, sampling/sampler.h draws.
+  virtual bool draws() const { return false; }
+  /// tokens[i] is what sampling/sampler.h draws for rows[i] from logits [rows, vocab], to the bit, or kUndrawnToken where top-p
+  /// keeps more tokens than a device cares to sort.
+  virtual void draw(const float* /*logits*/, int64_t /*vocab*/, std::span<const DrawRow> /*rows*/, int32_t* /*tokens*/) {}
 
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;

@@ -45,6 +45,8 @@ class WrappedBackend : public Backend {
                    int64_t n, int64_t hidden, bf16* x) override;
   void markov_logits(const MarkovArgs& args) override;
   void draft_confidence(const ConfidenceArgs& args) override;
+  bool draws() const override { return inner_->draws(); }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override;
 
  protected:
   /// Makes the call; `name` is a literal, `rows` what the operator goes over.

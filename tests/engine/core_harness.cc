@@ -2,19 +2,52 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 
+#include "testing/guarded_backend.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 #include "testing/random.h"
 
 namespace deepinfer::testing {
+namespace {
+
+std::string test_backend() {
+  const char* set = std::getenv("DEEPINFER_TEST_BACKEND");
+  return set != nullptr ? set : "cpu";
+}
+
+/// Skips every test of a program whose backend is absent.
+class BackendThere : public ::testing::Environment {
+  void SetUp() override {
+    if (const std::string why = why_absent(test_backend()); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+const ::testing::Environment* const kBackendThere = ::testing::AddGlobalTestEnvironment(new BackendThere);
+
+/// Pages in the backend's memory.
+PagePool::Arena page_arena(DeviceMemory& memory) {
+  if (memory.is_host()) return {};
+  return {[&memory](int64_t bytes) { return memory.allocate(bytes); }, [&memory](void* data) { memory.free(data); }};
+}
+
+}  // namespace
 
 LoadedModel& nano_model(int threads) {
   static std::map<int, LoadedModel> models;
   const auto found = models.find(threads);
   if (found != models.end()) return found->second;
-  auto loaded = load_model(nano_dir(), "cpu", threads);
+  const std::string name = test_backend();
+  auto loaded = load_model(nano_dir(), name == "guarded" ? "cpu" : name, threads);
   if (!loaded) throw std::runtime_error(loaded.error().message());
+  if (name == "guarded") {
+    loaded->model.reset();
+    loaded->backend = make_guarded_backend(std::move(loaded->backend));
+    auto model = Model::Create(loaded->checkpoint, make_engram_token_map(*loaded->tokenizer).map, loaded->backend.get());
+    if (!model) throw std::runtime_error(model.error().message());
+    loaded->model = *std::move(model);
+  }
   return models.emplace(threads, *std::move(loaded)).first->second;
 }
 
@@ -34,7 +67,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   const int64_t page_bytes = nano.model->page_layout().page_bytes;
   KvCacheOptions cache_options;
   cache_options.enable_prefix_caching = setup.caching;
-  auto pool = PagePool::Create(page_bytes, (page_bytes + 63) / 64 * 64 * setup.pages);
+  auto pool = PagePool::Create(page_bytes, (page_bytes + 63) / 64 * 64 * setup.pages, page_arena(nano.backend->memory()));
   if (!pool) throw std::runtime_error(pool.error().message());
   auto cache = KvCache::Create(*std::move(pool), cache_options);
   if (!cache) throw std::runtime_error(cache.error().message());

@@ -14,7 +14,8 @@
 
 namespace deepinfer::testing {
 
-/// The nano model with `threads` threads, loaded once for each number of threads.
+/// The nano model with `threads` threads, loaded once for each number of threads; on the backend that DEEPINFER_TEST_BACKEND
+/// names (testing/named_backend.h), the CPU's without.
 LoadedModel& nano_model(int threads = 2);
 
 /// A form for nano's vocabulary; compiled ones are kept.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "sampling/sampler.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -261,6 +262,22 @@ class GuardedBackend final : public Backend {
     if (asked(args.previous.size())) inner_->draft_confidence(copy);
   }
 
+  bool draws() const override { return true; }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override {
+    if (!asked(rows.size())) return;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const DrawRow& r = rows[i];
+      SamplingParams params;
+      params.temperature = r.greedy ? 0.0f : r.temperature;
+      params.min_p = r.min_p, params.top_k = r.top_k, params.top_p = r.top_p;
+      params.seed = r.seed, params.choice_index = r.choice_index;
+      const float* row = at(logits) + r.row * vocab;
+      std::vector<float> copy(row, row + vocab);
+      // Now and then the host has to.
+      at(tokens)[i] = ++draws_ % 7 == 0 ? kUndrawnToken : Sampler(params, vocab).sample(copy, r.position);
+    }
+  }
+
  private:
   template <typename Count>
   bool asked(Count count) {
@@ -290,6 +307,7 @@ class GuardedBackend final : public Backend {
 
   const std::unique_ptr<Backend> inner_;
   GuardedMemory memory_;
+  int64_t draws_ = 0;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/fixed_math.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/cuda_device.h"
@@ -15,6 +16,7 @@
 #include "ops/cuda/products.h"
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/row_ops.h"
+#include "ops/cuda/sample.h"
 #include "ops/cuda/staging.h"
 
 namespace deepinfer {
@@ -268,6 +270,26 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
   }
 
+  bool draws() const override { return true; }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override {
+    sample_rows_.clear();
+    for (const DrawRow& row : rows) {
+      sample_rows_.push_back({.logits = logits + row.row * vocab,
+                              .log_min_p = row.min_p > 0 ? fixed_log(static_cast<double>(row.min_p)) : 0.0,
+                              .temperature = row.temperature,
+                              .top_p = row.top_p,
+                              .top_k = row.top_k,
+                              .seed = row.seed,
+                              .position = row.position,
+                              .choice_index = row.choice_index,
+                              .greedy = row.greedy,
+                              .min_p = row.min_p > 0});
+    }
+    const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
+    if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
+    cuda::sample_rows(list, static_cast<int64_t>(rows.size()), vocab, tokens, stream_.stream);
+  }
+
  private:
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
@@ -325,6 +347,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
   std::vector<cuda::IndexRow> index_rows_;
   std::vector<AttentionQuery> attention_rows_;
+  std::vector<cuda::SampleRow> sample_rows_;
 };
 
 }  // namespace
