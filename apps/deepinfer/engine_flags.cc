@@ -11,6 +11,9 @@ constexpr int64_t kMaxTokens = int64_t{1} << 20;  // EngineOptions::validate
 constexpr int64_t kMaxQueued = int64_t{1} << 24;
 constexpr int64_t kMaxMemory = int64_t{1} << 46;  // 64 TiB
 constexpr double kMaxTtl = 1e9;
+constexpr int64_t kMinStore = int64_t{1} << 20;
+constexpr double kMaxStoreTtl = 10 * 365 * 86400.0;  // kMaxKvTtlSeconds
+constexpr double kLeastLimit = 1e-4;
 
 template <typename T>
 void take(const std::optional<T>& given, T& target) {
@@ -65,6 +68,7 @@ void EngineFlags::add_to(CLI::App& c, EngineUse use) {
      schedule);
   in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
   add_cache_flags(c, use);
+  add_tier_flags(c, use);
 }
 
 void EngineFlags::add_cache_flags(CLI::App& c, EngineUse use) {
@@ -95,6 +99,44 @@ void EngineFlags::add_cache_flags(CLI::App& c, EngineUse use) {
                "That end, in tokens (default: the window and two draft blocks)"));
 }
 
+void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
+  const auto in = [](CLI::Option* option) { option->group("Cache tiers"); };
+  const auto seconds = [&](const char* flag, std::optional<double>& target, double low, double high, const char* what) {
+    in(add_real(c, flag, target, low, high, what, "S"));
+  };
+  if (use != EngineUse::kPrompt) {
+    in(add_size(c, "--kv-host-bytes", kv_host_bytes, 0, kMaxMemory,
+                "Memory of prefixes that the cache has no room for; 0: none (default: 0)"));
+  }
+  in(c.add_option("--kv-store", kv_store, "Folder of a database of prefixes, which outlives the process (default: none)")
+         ->type_name("DIR"));
+  in(add_size(c, "--kv-store-bytes", kv_store_bytes, kMinStore, kMaxMemory, "What it may take (default: 64GiB)"));
+  in(c.add_option("--kv-secret-file", kv_secret_file,
+                  "32 secret bytes under which prefixes are stored (default: DIR/secret, made if it isn't there)")
+         ->type_name("FILE"));
+  if (use == EngineUse::kServing) {
+    seconds("--kv-ttl-chat", kv_ttl_chat, 0, kMaxStoreTtl,
+            "Seconds that stores keep unused pages of chats; 0: they don't get them (default: 86400)");
+    seconds("--kv-ttl-agent", kv_ttl_agent, 0, kMaxStoreTtl, "The same for agents (default: 259200)");
+    seconds("--kv-ttl-pinned", kv_ttl_pinned, 0, kMaxStoreTtl, "The same for pinned pages (default: 2592000)");
+  }
+  seconds("--kv-match-limit", kv_match_limit, kLeastLimit, 60,
+          "Seconds after which a prompt counts as not stored (default: 0.05)");
+  seconds("--kv-pull-limit", kv_pull_limit, kLeastLimit, 3600, "Seconds after which its pages are computed (default: 5)");
+}
+
+void EngineFlags::take_tiers(KvTierOptions& t) const {
+  take(kv_host_bytes, t.host_bytes);
+  take(kv_store, t.store);
+  take(kv_store_bytes, t.store_bytes);
+  take(kv_secret_file, t.secret_file);
+  take(kv_ttl_chat, t.ttl_chat);
+  take(kv_ttl_agent, t.ttl_agent);
+  take(kv_ttl_pinned, t.ttl_pinned);
+  take(kv_match_limit, t.match_limit);
+  take(kv_pull_limit, t.pull_limit);
+}
+
 EngineOptions EngineFlags::to_options(EngineOptions base) const {
   EngineOptions o = std::move(base);
   o.model = model;
@@ -109,6 +151,7 @@ EngineOptions EngineFlags::to_options(EngineOptions base) const {
   take(cache_ttl_agent, o.cache_ttl_agent);
   take(window_snapshot_memory, o.window_snapshot_memory);
   take(window_snapshot_ttl, o.window_snapshot_ttl);
+  take_tiers(o.kv_tiers);
   if (replay.has_value()) o.replay = parse_replay_mode(*replay).value_or(o.replay);
   if (decoder_replay.has_value()) o.decoder_replay = parse_decoder_replay(*decoder_replay).value_or(o.decoder_replay);
   take(decoder_keep_tokens, o.decoder_keep_tokens);

@@ -30,6 +30,12 @@ struct EngineFlags {
   std::optional<double> cache_ttl_agent;
   std::optional<int64_t> window_snapshot_memory;
   std::optional<double> window_snapshot_ttl;
+  std::optional<int64_t> kv_host_bytes;
+  std::optional<std::string> kv_store;
+  std::optional<int64_t> kv_store_bytes;
+  std::optional<std::string> kv_secret_file;
+  std::optional<double> kv_ttl_chat, kv_ttl_agent, kv_ttl_pinned;
+  std::optional<double> kv_match_limit, kv_pull_limit;
   std::optional<std::string> replay;
   std::optional<std::string> decoder_replay;
   std::optional<int64_t> decoder_keep_tokens;
@@ -44,6 +50,8 @@ struct EngineFlags {
 
  private:
   void add_cache_flags(CLI::App& command, EngineUse use);
+  void add_tier_flags(CLI::App& command, EngineUse use);
+  void take_tiers(KvTierOptions& tiers) const;
 };
 
 }  // namespace deepinfer::cli

@@ -12,6 +12,7 @@
 #include "engine_flags.h"
 #include "model_engine.h"
 #include "performance.h"
+#include "protocol/event_writer.h"
 #include "protocol/render_v4.h"
 #include "terminal.h"
 #include "tokenizer/tokenizer.h"
@@ -181,6 +182,7 @@ Result<Request> make_request(const GenerateOptions& options, const Engine& engin
 struct Answer {
   std::string text;
   std::vector<int32_t> tokens;  ///< the stop token included
+  Usage usage;
   AnswerTimes times;
   bool interrupted = false;
   Status written;
@@ -228,6 +230,7 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
     }
     if (!news.has_value()) continue;
     out.tokens.insert(out.tokens.end(), news->tokens.begin(), news->tokens.end());
+    out.usage = news->usage;
     std::string piece = news->text;
     // The engine's text ends before EOS; what shows special tokens shows that one, too.
     if (show_special && news->finish == FinishReason::kStop) piece += engine.decode({out.tokens.back()}, /*skip_special=*/false);
@@ -253,15 +256,17 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
   return out;
 }
 
-std::string to_json(const Answer& answer, int64_t prompt_tokens, uint64_t seed, const Performance& p) {
-  using Json = nlohmann::ordered_json;
+std::string to_json(const Answer& answer, uint64_t seed, const Performance& p) {
   const AnswerTimes& run = p.run;
   Json json;
   json["text"] = answer.text;
   json["token_ids"] = answer.tokens;
   json["finish_reason"] = run.finish;
-  json["usage"] =
-      Json{{"prompt_tokens", prompt_tokens}, {"completion_tokens", run.tokens}, {"total_tokens", prompt_tokens + run.tokens}};
+  json["usage"] = openai_usage({.prompt_tokens = answer.usage.prompt_tokens,
+                                .cached_tokens = answer.usage.cached_tokens,
+                                .completion_tokens = run.tokens,
+                                .tiers = answer.usage.tiers},
+                               /*reasoning=*/false);
   const auto nullable = [](double value) { return value > 0 ? Json(value) : Json(nullptr); };
   json["timings"] = Json{{"load_ms", p.load.total * 1e3},
                          {"prefill_ms", run.prefill_seconds * 1e3},
@@ -280,13 +285,15 @@ std::string to_json(const Answer& answer, int64_t prompt_tokens, uint64_t seed, 
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// For one prompt: nothing to share, and a context that is cut here, so that more than the model's is no error.
+/// For one prompt: nothing to share but with other processes, and a context that is cut here, so that more than the model's is no
+/// error.
 Result<EngineOptions> engine_options(const GenerateOptions& options) {
   DI_ASSIGN_OR_RETURN(EngineOptions base, exact_options());
   base.max_num_seqs = 1;
   base.enable_prefix_caching = false;
   base.window_snapshot_memory = 0;
   EngineOptions out = options.engine.to_options(std::move(base));
+  out.enable_prefix_caching = out.kv_tiers.any();
   out.max_model_len = 0;
   return out;
 }
@@ -308,14 +315,13 @@ Result<int> run_generate(const GenerateOptions& options) {
   const ModelInfo model = engine->model();
   const int64_t context = std::min(options.engine.max_model_len.value_or(model.max_model_len), model.max_model_len);
   DI_ASSIGN_OR_RETURN(Request request, make_request(options, *engine, context, prompt, std::move(form), seed));
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
 
   catch_signals();
   DI_ASSIGN_OR_RETURN(Answer run, answer(*engine, std::move(request), !options.json));
   DI_RETURN_IF_ERROR(trace.finish());
 
   if (options.json) {
-    run.written = write_output(to_json(run, prompt_tokens, seed, measure_performance(model, run.times)) + "\n");
+    run.written = write_output(to_json(run, seed, measure_performance(model, run.times)) + "\n");
   } else {
     if (stdout_is_terminal() && !run.text.ends_with('\n')) run.written = write_output("\n");
     if (!options.no_perf) {

@@ -27,6 +27,16 @@ bool unknown_command(CLI::App& app, const std::string& word) {
   return app.get_subcommands([&](const CLI::App* command) { return command->get_name() == word; }).empty();
 }
 
+/// The command whose help knows more about what was given.
+std::string help_command(const CLI::App& app) {
+  std::string out = "deepinfer";
+  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    out += " " + at->get_name();
+  }
+  return out + " --help";
+}
+
 std::string version() {
   ThreadPool pool(1);
   return fmt::format("deepinfer {} (commit {})\nbackends: {}, {}\n", build_version(), build_commit(),
@@ -68,7 +78,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     // Asked for alone, the version comes with the complaint that there is no command.
     if (show_version) return write_output(version()).ok() ? 0 : 1;
-    print_error(std::string(error.what()) + " (see deepinfer --help)");
+    print_error(fmt::format("{} (see {})", error.what(), help_command(app)));
     return 1;
   }
   if (show_version) return write_output(version()).ok() ? 0 : 1;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "deepinfer/kv_tiers_stats.h"
 #include "deepinfer/options.h"
 #include "deepinfer/output.h"
 #include "deepinfer/request.h"
@@ -79,9 +80,14 @@ struct EngineStats {
   int64_t row_layers = 0;                                     ///< rows x layers that ran
   int64_t full_row_layers = 0;                                ///< the same without cache and without replay
   int64_t pages_total = 0, pages_free = 0, pages_cached = 0;  ///< cached: held by nobody but the cache
+  std::array<int64_t, 3> pages_by_class{};                    ///< of the cached ones: chat, agent, pinned
   int64_t prefix_queries = 0, prefix_hits = 0;                ///< in tokens
   int64_t evicted_pages = 0, expired_pages = 0;
-  int64_t pulls = 0, pulls_failed = 0;  ///< of prefixes from the tiers
+  // Prefixes from the tiers (EngineOptions::kv_tiers).
+  int64_t pulls = 0, pulls_failed = 0;
+  int64_t pulled_tokens = 0;     ///< of cached_tokens, those that came from a tier
+  double pull_wait_seconds = 0;  ///< that steps waited for pages on their way
+  KvTiersStats tiers;            ///< without tiers: empty
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
   // Speculative decoding.
   int64_t drafts = 0;  ///< rounds: a sequence in a step with drafts
@@ -143,7 +149,8 @@ class Engine {
   virtual EngineStats stats() const = 0;
   virtual ExpertCounts expert_counts() const { return {}; }
   /// Forgets every cached page, pinned ones too, and every window snapshot that no request uses, before a request that is
-  /// submitted later is looked at. What running requests hold stays, and is cached when they end.
+  /// submitted later is looked at. What running requests hold stays, and is cached when they end. The tiers keep what they have:
+  /// others may use it. A request with another salt finds none of it.
   virtual void reset_prefix_cache() = 0;
 
   enum class Shutdown : uint8_t { kDrain, kCancel };

@@ -51,6 +51,26 @@ std::string_view speculation_mode_name(SpeculationMode mode);
 /// Drafts of one sequence in one step at most, whatever the checkpoint.
 inline constexpr int64_t kMaxDraftTokens = 64;
 
+/// Where prefixes are kept below the backend's pages: computed once, found again by later requests, by the engine after a
+/// restart, and by others (docs/guides/engine.md). What is 0 or empty is left out; without any tier the rest says nothing. Sizes
+/// are bytes, times seconds.
+struct KvTierOptions {
+  int64_t host_bytes = 0;  ///< memory of this process; pages stay there as long as EngineOptions::cache_ttl_* say
+  std::string store;       ///< folder of a RocksDB database, of this process alone
+  int64_t store_bytes = int64_t{64} << 30;  ///< that it may take
+  std::string secret_file;                  ///< 32 bytes under which pages are named; empty: STORE/secret, made if it isn't there
+  double ttl_chat = 86400;                  ///< how long stores keep a page of class `chat` after its last use; 0: not at all
+  double ttl_agent = 3 * 86400.0;           ///< the same for class `agent`
+  double ttl_pinned = 30 * 86400.0;         ///< the same for class `pinned`
+  double match_limit = 0.05;                ///< what looking a prompt up may take; later it counts as not found
+  double pull_limit = 5;                    ///< what fetching its pages may take; later they are computed
+
+  bool any() const { return host_bytes > 0 || !store.empty(); }
+  /// Of the tiers there are, those that outlive the process.
+  bool persistent() const { return !store.empty(); }
+  Status validate() const;
+};
+
 /// What an engine is made from. Sizes are bytes, times seconds. `validate` names the field, its value and the limit.
 struct EngineOptions {
   std::string model;            ///< checkpoint folder: config.json, tokenizer.json, safetensors
@@ -67,6 +87,7 @@ struct EngineOptions {
   double cache_max_pinned_fraction = 0.5;
   int64_t window_snapshot_memory = int64_t{256} << 20;  ///< 0: no snapshots, every hit is replayed
   double window_snapshot_ttl = 300;
+  KvTierOptions kv_tiers;  ///< needs enable_prefix_caching, and a backend whose pages lie in the host's memory
 
   ReplayMode replay = ReplayMode::kBounded;
   DecoderReplay decoder_replay = DecoderReplay::kCompact;

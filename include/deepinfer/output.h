@@ -35,12 +35,24 @@ std::string_view cache_miss_name(CacheMiss miss);
 
 /// What the tiers below the device's pages (host memory, local and shared stores) gave to a request.
 struct TierUsage {
-  std::vector<int64_t> tokens;  ///< prompt tokens by tier, the fastest first; empty: none were pulled
-  int64_t bytes = 0;            ///< that were read
-  double match_seconds = 0;     ///< looking the prompt up
-  double pull_seconds = 0;      ///< from the first read to the last, steps of other requests meanwhile
-  double ttl_seconds = 0;       ///< of the page that goes first, when it was found
-  std::string_view miss;        ///< why they did not give more; "" if they were not asked
+  struct Part {
+    std::string_view tier;  ///< "host", "local", "shared"
+    int64_t tokens = 0;     ///< of the prompt
+  };
+  std::vector<Part> parts;   ///< every tier, the fastest first; empty: nothing was pulled
+  int64_t bytes = 0;         ///< that were read
+  double match_seconds = 0;  ///< looking the prompt up
+  double pull_seconds = 0;   ///< from the first read to the last, steps of other requests meanwhile
+  double ttl_seconds = 0;    ///< of the page that goes first, when it was found
+  /// Why they did not give more: "none" if they gave all that the device lacked, "not_stored", ... (kv_store_miss_name); "" if
+  /// they were not asked.
+  std::string_view miss;
+
+  int64_t tokens() const {
+    int64_t sum = 0;
+    for (const Part& part : parts) sum += part.tokens;
+    return sum;
+  }
 };
 
 /// Where the tokens of a request came from. Token counts are of one prompt, whatever `n`.

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "cache/kv_cache_options.h"
 #include "cache/prefix_key.h"
+#include "deepinfer/kv_tiers_stats.h"
 
 namespace deepinfer {
 
@@ -32,22 +33,6 @@ struct KvStoreWrite {
   bool exact = true;              ///< no bounded replay came before it
   std::span<const uint8_t> page;  ///< [KvPageShape::page_bytes]; stays valid until the write is over
 };
-
-/// Why a store has fewer pages than asked for, or a page couldn't be used. All of them are misses: the request computes on.
-enum class KvStoreMiss : uint8_t {
-  kNone,
-  kNotStored,
-  kExpired,
-  kInexact,      ///< it follows a bounded replay, and exact pages were asked for
-  kFormat,       ///< another format version
-  kFingerprint,  ///< another model, numerics or page shape
-  kCorrupt,      ///< truncated, a checksum is wrong, or it is another page than its name says
-  kUnavailable,  ///< the store can't be read now
-  kSlow,         ///< reading it would have taken longer than computing it
-  kCancelled,
-};
-inline constexpr size_t kKvStoreMissCount = 10;
-std::string_view kv_store_miss_name(KvStoreMiss miss);
 
 struct KvStoreMatch {
   int64_t pages = 0;                        ///< leading keys that are stored; a later `read` may still miss
@@ -83,6 +68,8 @@ class KvStore {
   /// They were used: their time to live starts anew. Unknown keys are passed over.
   virtual Status touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) = 0;
   virtual Status erase(std::span<const PrefixKey> keys, std::stop_token stop) = 0;
+  /// That it holds now, without I/O; -1: it doesn't count them.
+  virtual int64_t pages() const { return -1; }
 
   KvStore(const KvStore&) = delete;
   KvStore& operator=(const KvStore&) = delete;

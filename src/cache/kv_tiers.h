@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cache/kv_store.h"
-#include "cache/kv_tiers_stats.h"
+#include "deepinfer/kv_tiers_stats.h"
 
 namespace deepinfer {
 

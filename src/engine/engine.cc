@@ -12,6 +12,7 @@
 #include "engine/engine_core.h"
 #include "engine/loaded_model.h"
 #include "engine/model_executor.h"
+#include "engine/open_tiers.h"
 #include "engine/request_check.h"
 #include "protocol/render_v4.h"
 
@@ -22,6 +23,8 @@ constexpr int64_t kDefaultBatchedTokens = 512;
 constexpr int64_t kMaxDefaultCache = int64_t{4} << 30;
 constexpr int64_t kMaxLogitBytes = int64_t{256} << 20;
 constexpr double kHousekeepingSeconds = 1.0;
+/// How soon the engine sees that pages have come, if nothing else is to be done.
+constexpr double kPullSeconds = 200e-6;
 
 int64_t default_cache_memory() {
   const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
@@ -59,14 +62,15 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache)
+  EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache, std::optional<EngineTiers> tiers)
       : options_(std::move(options)),
         loaded_(std::move(loaded)),
         cache_(std::move(cache)),
+        tiers_(std::move(tiers)),
         windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
         executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs,
                   {.mode = options_.speculation, .most = options_.num_speculative_tokens}),
-        core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, PrefixHasher::Random(), step_clock),
+        core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, hasher(), step_clock),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
         inbox_(std::make_shared<Inbox>()),
         compiler_(loaded_.tokenizer, static_cast<int32_t>(loaded_.config().eos_token_id), loaded_.config().vocab_size, {},
@@ -79,6 +83,10 @@ class EngineImpl final : public Engine {
     limits_.total_pages = cache_->total_pages();
     limits_.replay = options_.replay;
     core_.set_trace(options_.trace.get());
+    if (tiers_.has_value()) {
+      core_.set_tiers(tiers_->opened.tiers.get(),
+                      [inbox = inbox_](RequestId id, KvTierMatch match) { inbox->match(id, std::move(match)); });
+    }
     stats_ = core_.stats();
     thread_ = std::thread([this] { loop(); });
   }
@@ -131,10 +139,13 @@ class EngineImpl final : public Engine {
   void cancel(RequestId id) override { inbox_->cancel(id); }
 
   EngineStats stats() const override {
+    KvTiersStats tiers;
+    if (tiers_.has_value()) tiers = tiers_->opened.tiers->stats();
     const std::lock_guard lock(inbox_->mutex);
     EngineStats stats = stats_;
     stats.waiting += static_cast<int64_t>(inbox_->submitted.size());
     stats.refused = inbox_->refused;
+    stats.tiers = std::move(tiers);
     return stats;
   }
 
@@ -158,7 +169,9 @@ class EngineImpl final : public Engine {
     }
     inbox_->news.notify_one();
     const std::lock_guard lock(join_mutex_);
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    thread_.join();
+    if (tiers_.has_value()) tiers_->opened.tiers->flush();
   }
 
   const EngineOptions& options() const override { return options_; }
@@ -204,6 +217,7 @@ class EngineImpl final : public Engine {
     std::vector<std::shared_ptr<ActiveRequest>> submitted;
     std::vector<RequestId> cancelled;
     std::vector<std::pair<RequestId, FormResult>> prepared;
+    std::vector<std::pair<RequestId, KvTierMatch>> matched;
     RequestId next_id = 1;
     int64_t waiting = 0;  ///< in the core, as of its last turn
     int64_t refused = 0;
@@ -215,6 +229,14 @@ class EngineImpl final : public Engine {
       {
         const std::lock_guard lock(mutex);
         prepared.emplace_back(id, std::move(form));
+      }
+      news.notify_one();
+    }
+
+    void match(RequestId id, KvTierMatch match) {
+      {
+        const std::lock_guard lock(mutex);
+        matched.emplace_back(id, std::move(match));
       }
       news.notify_one();
     }
@@ -243,24 +265,30 @@ class EngineImpl final : public Engine {
     core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
     if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
     core.max_draft_rows = core.prompt_logprob_rows;
-    core.fingerprint = options_.model;
+    core.fingerprint = tiers_.has_value() ? tiers_->fingerprint : options_.model;
     return core;
   }
+
+  /// Keys that others are to find again are made under their secret.
+  PrefixHasher hasher() const { return tiers_.has_value() ? PrefixHasher(tiers_->opened.secret) : PrefixHasher::Random(); }
 
   void loop() {
     std::vector<std::shared_ptr<ActiveRequest>> submitted;
     std::vector<RequestId> cancelled;
     std::vector<std::pair<RequestId, FormResult>> prepared;
+    std::vector<std::pair<RequestId, KvTierMatch>> matched;
     double housekeeping = step_clock();
     while (true) {
       bool cancel_all = false, reset_cache = false;
       {
         std::unique_lock lock(inbox_->mutex);
         const auto something = [&] {
-          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() || inbox_->reset_cache ||
-                 (inbox_->closed && (inbox_->cancel_all || !core_.open()));
+          return !inbox_->submitted.empty() || !inbox_->cancelled.empty() || !inbox_->prepared.empty() ||
+                 !inbox_->matched.empty() || inbox_->reset_cache || (inbox_->closed && (inbox_->cancel_all || !core_.open()));
         };
-        if (!core_.busy() && !something()) {
+        if (core_.waits_for_pulls()) {
+          inbox_->news.wait_for(lock, std::chrono::duration<double>(kPullSeconds), something);
+        } else if (!core_.busy() && !something()) {
           double wait = kHousekeepingSeconds;
           if (const auto deadline = core_.next_deadline()) wait = std::clamp(*deadline - step_clock(), 0.0, wait);
           inbox_->news.wait_for(lock, std::chrono::duration<double>(wait), something);
@@ -268,9 +296,11 @@ class EngineImpl final : public Engine {
         submitted.swap(inbox_->submitted);
         cancelled.swap(inbox_->cancelled);
         prepared.swap(inbox_->prepared);
+        matched.swap(inbox_->matched);
         cancel_all = inbox_->cancel_all;
         reset_cache = std::exchange(inbox_->reset_cache, false);
-        if (inbox_->closed && submitted.empty() && cancelled.empty() && prepared.empty() && !core_.open()) return;
+        if (inbox_->closed && submitted.empty() && cancelled.empty() && prepared.empty() && matched.empty() && !core_.open())
+          return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = step_clock();
@@ -285,6 +315,8 @@ class EngineImpl final : public Engine {
       submitted.clear();
       for (auto& [id, form] : prepared) core_.prepared(id, std::move(form));
       prepared.clear();
+      for (auto& [id, match] : matched) core_.matched(id, std::move(match));
+      matched.clear();
       for (const RequestId id : cancelled) core_.end(id, FinishReason::kCancelled);
       cancelled.clear();
       if (cancel_all) core_.end_all(FinishReason::kCancelled);
@@ -304,6 +336,7 @@ class EngineImpl final : public Engine {
   const EngineOptions options_;
   LoadedModel loaded_;
   std::unique_ptr<KvCache> cache_;
+  std::optional<EngineTiers> tiers_;  ///< read into the cache's pages, at the core's bidding
   WindowSnapshotPool<CachedWindow> windows_;
   ModelExecutor executor_;
   EngineCore core_;
@@ -340,9 +373,10 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
   DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
+  DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded));
   resolved.load_progress = nullptr;
   loaded.times.total = step_clock() - start;
-  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache));
+  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache), std::move(tiers));
 }
 
 }  // namespace deepinfer

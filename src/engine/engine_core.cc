@@ -336,15 +336,18 @@ bool EngineCore::begin(Sequence& s, double now) {
     }
   }
   if (first_time && s.choice == 0) {
-    if (trace_ != nullptr) trace_admitted(*s.request);
+    const bool pulls = a.tier_pages > 0;
+    if (trace_ != nullptr) trace_admitted(*s.request, pulls);
+    // What is on its way counts when it has come.
+    const int64_t had = pulls ? a.hit_pages * options_.limits.page_positions : s.replay->hit;
     Usage& usage = s.request->usage;
     usage.cached_tokens = s.replay->hit;
     usage.replayed_tokens = s.replay->replayed();
     usage.cache_miss = a.miss;
     usage.queue_seconds = now - s.request->submitted;
     stats_.prefix_queries += s.prompt_tokens;
-    stats_.prefix_hits += s.replay->hit;
-    stats_.cached_tokens += s.replay->hit;
+    stats_.prefix_hits += had;
+    stats_.cached_tokens += had;
     stats_.replayed_tokens += s.replay->replayed();
     stats_.prompt_tokens += s.prompt_tokens;
     stats_.full_row_layers += s.prompt_tokens * options_.geometry.layers;

@@ -128,6 +128,7 @@ class EngineCore {
   bool start_pull(const Sequence& sequence, const Admission& admission, Sequence::Running& running, double now);
   bool pull_is_near(const Sequence::Running& running, double now) const;
   void accept_pull(Sequence& sequence, double now);
+  void count_pull(Sequence& sequence, const TierPull& pull);
   void take_back(Sequence& sequence, double now);
   void settle_pulls();
   void write_back(const Sequence& sequence, const PageTable& pages, int64_t first, int64_t end) const;
@@ -151,7 +152,9 @@ class EngineCore {
   // engine_timeline.cc: only with `trace_`
   void trace_phase(ActiveRequest& request, telemetry::Phase phase, int64_t end);
   void trace_match(const Sequence& sequence, const Admission& found, int64_t begin);
-  void trace_admitted(ActiveRequest& request);
+  void trace_lookup(const Sequence& sequence, const KvTierMatch& match);
+  void trace_admitted(ActiveRequest& request, bool pulls);
+  void trace_pull(const Sequence& sequence, const TierPull& pull);
   void trace_command(const StepCommand& command);
   void trace_plan(int64_t step);
   void trace_device(const StepCommand& command, const StepResult& result);

@@ -17,6 +17,7 @@ void EngineCore::commit(double now) {
   stats_.step.add(result.end - result.begin);
   stats_.masks.merge(result.masks);
   stats_.mask_wait_seconds += result.mask_wait;
+  for (const PullWait& wait : result.pull_waits) stats_.pull_wait_seconds += wait.end - wait.begin;
   if (!command.after_idle && device_end_ > 0) stats_.device_idle_seconds += std::max(0.0, result.begin - device_end_);
   device_end_ = result.end;
 
@@ -308,6 +309,8 @@ EngineStats EngineCore::stats() const {
   const KvCacheStats cache = cache_->stats();
   stats.pages_total = cache.total_pages;
   stats.pages_free = cache.free_pages;
+  static_assert(std::tuple_size_v<decltype(stats.pages_by_class)> == kCacheClassCount);
+  stats.pages_by_class = cache.cached_pages;
   for (const int64_t pages : cache.cached_pages) stats.pages_cached += pages;
   for (const int64_t pages : cache.evicted) stats.evicted_pages += pages;
   for (const int64_t pages : cache.expired) stats.expired_pages += pages;

@@ -21,6 +21,7 @@ bool EngineCore::start_match(Sequence& s) {
   const auto keys = std::span(s.keys).first(std::min(most, s.keys.size()));
   const PrefixMatch found = cache_->match(keys, exact_only);
   const auto rest = keys.subspan(static_cast<size_t>(found.pages));
+  if (rest.empty()) s.request->usage.tiers.miss = kv_store_miss_name(KvStoreMiss::kNone);
   if (rest.empty() || found.reason == MissReason::kDisabled) return false;
   s.tier_hit = TierHit{.match = {}, .first_page = found.pages};
   s.state = Sequence::Matching{};
@@ -35,6 +36,7 @@ void EngineCore::matched(RequestId id, KvTierMatch match) {
   if (it == requests_.end()) return;
   Sequence& s = at(it->second->sequences.front());
   DI_CHECK(std::holds_alternative<Sequence::Matching>(s.state), "request {} is not looked for", id);
+  if (trace_ != nullptr) trace_lookup(s, match);
   TierUsage& usage = s.request->usage.tiers;
   usage.match_seconds = match.seconds;
   usage.miss = kv_store_miss_name(match.reason);
@@ -103,16 +105,30 @@ void EngineCore::accept_pull(Sequence& s, double now) {
   s.tier_hit.reset();
   while (!pull->pull->done()) std::this_thread::yield();  // every group has arrived: only its figures are missing
   if (s.choice != 0) return;
-  const KvPull::Result& result = pull->pull->result();
-  TierUsage& usage = s.request->usage.tiers;
-  usage.tokens = result.pages_by_tier;
-  for (int64_t& tokens : usage.tokens) tokens *= options_.limits.page_positions;
-  for (const int64_t bytes : result.bytes_by_tier) usage.bytes += bytes;
-  usage.pull_seconds = result.end - result.begin;
+  count_pull(s, *pull);
+  const TierUsage& usage = s.request->usage.tiers;
   if (usage.pull_seconds > 0 && usage.bytes > 0) {
     const double rate = static_cast<double>(usage.bytes) / usage.pull_seconds;
     pull_bytes_per_second_ = pull_bytes_per_second_ == 0 ? rate : 0.8 * pull_bytes_per_second_ + 0.2 * rate;
   }
+}
+
+void EngineCore::count_pull(Sequence& s, const TierPull& pull) {
+  const KvPull::Result& result = pull.pull->result();
+  TierUsage& usage = s.request->usage.tiers;
+  const std::vector<std::string_view> names = tiers_->tier_names();
+  usage.parts.clear();
+  usage.bytes = 0;
+  for (size_t tier = 0; tier < names.size(); ++tier) {
+    usage.parts.push_back({.tier = names[tier], .tokens = result.pages_by_tier[tier] * options_.limits.page_positions});
+    usage.bytes += result.bytes_by_tier[tier];
+  }
+  usage.pull_seconds = result.end - result.begin;
+  const int64_t tokens = usage.tokens();
+  stats_.pulled_tokens += tokens;
+  stats_.prefix_hits += tokens;
+  stats_.cached_tokens += tokens;
+  if (trace_ != nullptr) trace_pull(s, pull);
 }
 
 void EngineCore::take_back(Sequence& s, double now) {
@@ -125,6 +141,7 @@ void EngineCore::take_back(Sequence& s, double now) {
   s.tier_hit.reset();
   if (s.choice == 0) {
     ++stats_.pulls_failed;
+    count_pull(s, *pull);
     s.request->usage.tiers.miss = kv_store_miss_name(result.miss);
     s.request->usage.cached_tokens = static_cast<int64_t>(good) * options_.limits.page_positions;
   }

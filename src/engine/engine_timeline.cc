@@ -1,6 +1,7 @@
 // What the core tells the trace recorder (docs/reference/timeline.md). Each member is called behind a test for null.
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine_core.h"
 
@@ -28,9 +29,40 @@ void EngineCore::trace_match(const Sequence& s, const Admission& found, int64_t 
                   .args = {{{"pages", static_cast<int64_t>(s.keys.size())}, {"hit_pages", found.hit_pages}}}});
 }
 
-void EngineCore::trace_admitted(ActiveRequest& request) {
+void EngineCore::trace_lookup(const Sequence& s, const KvTierMatch& match) {
+  const int64_t end = now_ns();
+  const int64_t begin = s.request->trace.mark;
+  trace_phase(*s.request, Phase::kLookup, end);
+  trace_->record({.name = "lookup",
+                  .category = Category::kCache,
+                  .request = s.request->id,
+                  .begin = std::min(begin, end),
+                  .end = end,
+                  .args = {{{"pages", static_cast<int64_t>(s.keys.size()) - s.tier_hit->first_page},
+                            {"hit_pages", match.pages},
+                            {"match_us", static_cast<int64_t>(match.seconds * 1e6)}}}});
+}
+
+void EngineCore::trace_admitted(ActiveRequest& request, bool pulls) {
   trace_phase(request, Phase::kQueue, trace_plan_begin_);
-  trace_starting_.push_back(request.id);
+  request.trace.loading = pulls;
+  if (pulls) {
+    trace_phase(request, Phase::kMatch, now_ns());
+  } else {
+    trace_starting_.push_back(request.id);
+  }
+}
+
+void EngineCore::trace_pull(const Sequence& s, const TierPull& pull) {
+  const KvPull::Result& result = pull.pull->result();
+  trace_->record({.name = "pull",
+                  .category = Category::kCache,
+                  .request = s.request->id,
+                  .begin = to_ns(result.begin),
+                  .end = to_ns(result.end),
+                  .args = {{{"pages", static_cast<int64_t>(pull.pages.size())},
+                            {"good_pages", result.good_pages},
+                            {"bytes", s.request->usage.tiers.bytes}}}});
 }
 
 void EngineCore::trace_command(const StepCommand& command) {
@@ -40,6 +72,10 @@ void EngineCore::trace_command(const StepCommand& command) {
     if (it != requests_.end()) trace_phase(*it->second, Phase::kMatch, now);
   }
   trace_starting_.clear();
+  for (const StepRows& rows : command.rows) {
+    ActiveRequest& request = *at(rows.sequence).request;
+    if (std::exchange(request.trace.loading, false)) trace_phase(request, Phase::kLoad, now);
+  }
   trace_sequences_ = static_cast<int64_t>(command.rows.size());
 }
 
@@ -70,6 +106,16 @@ void EngineCore::trace_device(const StepCommand& command, const StepResult& resu
   if (drafted > begin && drafts > 0) span("draft", begin, drafted, {{{"drafts", drafts}}});
   span("forward", drafted, forward, {{{"rows", result.rows}}});
   span("draw", forward, end, {{{"tokens", tokens}, {"mask_wait_us", static_cast<int64_t>(result.mask_wait * 1e6)}}});
+  for (const PullWait& wait : result.pull_waits) {
+    const StepRows& rows = command.rows[static_cast<size_t>(wait.rows)];
+    trace_->record({.name = "load",
+                    .category = Category::kCache,
+                    .request = at(rows.sequence).request->id,
+                    .step = command.number,
+                    .begin = to_ns(wait.begin),
+                    .end = to_ns(wait.end),
+                    .args = {{{"group", wait.group}, {"pages", static_cast<int64_t>(rows.pull->pages.size())}}}});
+  }
   for (const StepRows& rows : command.rows) {
     const Sequence& s = at(rows.sequence);
     if (s.choice == 0 && !s.finished) trace_rows(s, rows, result, begin, forward, end);

@@ -214,7 +214,9 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, StepResult
   const auto arrive = [&](int64_t source) {
     for (size_t i = 0; i < command.rows.size(); ++i) {
       if (command.rows[i].pull == nullptr || result.lost[i] != 0 || live_[i].count == 0) continue;
+      const double begin = step_clock();
       if (!command.rows[i].pull->wait(source)) result.lost[i] = 1;
+      result.pull_waits.push_back({.rows = static_cast<int64_t>(i), .group = source, .begin = begin, .end = step_clock()});
     }
   };
   const FunctionRef<void(int64_t)> before_source(arrive);

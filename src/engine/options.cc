@@ -5,12 +5,14 @@
 #include <cstdlib>
 
 #include "base/status.h"
+#include "cache/tiers/kv_retention.h"
 
 namespace deepinfer {
 namespace {
 
 constexpr int64_t kMaxBytes = int64_t{1} << 50;
 constexpr int64_t kMaxTokens = int64_t{1} << 40;
+constexpr int64_t kMinStoreBytes = int64_t{1} << 20;
 
 Status check_count(const char* name, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return Status::Ok();
@@ -31,6 +33,20 @@ Result<int64_t> read_count(const char* name, std::string_view text) {
 
 }  // namespace
 
+Status KvTierOptions::validate() const {
+  DI_RETURN_IF_ERROR(check_count("kv_tiers.host_bytes", host_bytes, 0, kMaxBytes));
+  DI_RETURN_IF_ERROR(check_count("kv_tiers.store_bytes", store_bytes, kMinStoreBytes, kMaxBytes));
+  DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_chat", ttl_chat, 0, kMaxKvTtlSeconds));
+  DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_agent", ttl_agent, 0, kMaxKvTtlSeconds));
+  DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_pinned", ttl_pinned, 0, kMaxKvTtlSeconds));
+  DI_RETURN_IF_ERROR(check_number("kv_tiers.match_limit", match_limit, 1e-4, 60));
+  DI_RETURN_IF_ERROR(check_number("kv_tiers.pull_limit", pull_limit, 1e-4, 3600));
+  if (!secret_file.empty() && !persistent())
+    return Status::InvalidArgument("kv_tiers.secret_file is \"{}\", which names pages of a store, and there is none",
+                                   secret_file);
+  return Status::Ok();
+}
+
 Status EngineOptions::validate() const {
   if (model.empty()) return Status::InvalidArgument("model: no checkpoint folder given");
   if (backend != "cpu" && backend != "reference" && backend != "cuda" && backend != "auto")
@@ -49,6 +65,9 @@ Status EngineOptions::validate() const {
   DI_RETURN_IF_ERROR(check_number("cache_max_pinned_fraction", cache_max_pinned_fraction, 0, 1));
   DI_RETURN_IF_ERROR(check_count("window_snapshot_memory", window_snapshot_memory, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_number("window_snapshot_ttl", window_snapshot_ttl, 0, 1e9));
+  DI_RETURN_IF_ERROR(kv_tiers.validate());
+  if (kv_tiers.any() && !enable_prefix_caching)
+    return Status::InvalidArgument("enable_prefix_caching is false, kv_tiers need it: they keep what the prefix cache names");
   DI_RETURN_IF_ERROR(check_count("decoder_keep_tokens", decoder_keep_tokens, 0, kMaxTokens));
   DI_RETURN_IF_ERROR(check_count("num_speculative_tokens", num_speculative_tokens, -1, kMaxDraftTokens));
   DI_RETURN_IF_ERROR(check_count("max_queued_requests", max_queued_requests, 1, 10'000'000));

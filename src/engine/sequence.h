@@ -40,6 +40,7 @@ struct ActiveRequest {
   /// For timelines, if there are any.
   struct Trace {
     int64_t mark = 0;                                        ///< where the phase under way began, telemetry::now_ns
+    bool loading = false;                                    ///< it waits for pages on their way
     bool started = false, drawn = false, published = false;  ///< its first step, its first token's draw, that token
   } trace;
 };

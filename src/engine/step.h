@@ -122,6 +122,13 @@ struct DrawResult {
   int64_t drafted = 0;         ///< drafts that were verified; count - 1 were accepted
 };
 
+/// A step that waited for pages on their way.
+struct PullWait {
+  int64_t rows = 0;           ///< in StepCommand::rows
+  int64_t group = 0;          ///< of the pages
+  double begin = 0, end = 0;  ///< device clock, seconds
+};
+
 struct StepResult {
   Status status;                           ///< of the whole step; on error nothing else is set
   std::vector<DrawResult> draws;           ///< one per draw
@@ -141,6 +148,7 @@ struct StepResult {
   double drafted = 0, forward_end = 0;  ///< between them: drafts are there, logits are there; 0: not told
   StepTimes masks;                      ///< one per draw of a constrained answer
   double mask_wait = 0;                 ///< seconds that draws waited for masks after the forward pass
+  std::vector<PullWait> pull_waits;     ///< one per StepRows with a pull and group of its pages that the step came to
 
   void clear() {
     status = Status::Ok();
@@ -157,6 +165,7 @@ struct StepResult {
     drafted = forward_end = 0;
     masks = {};
     mask_wait = 0;
+    pull_waits.clear();
   }
 };
 

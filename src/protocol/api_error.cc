@@ -42,12 +42,27 @@ ApiError ApiError::Http(int status, std::string message) {
   return {.status = status, .type = name(), .message = std::move(message), .param = {}, .code = name()};
 }
 
+namespace {
+
+/// What only the engine can check, since it knows the vocabulary.
+std::optional<std::string> engine_field(std::string_view message) {
+  for (const std::string_view field : {"logit_bias", "stop_token_ids"}) {
+    if (message.starts_with(field) && message.substr(field.size()).starts_with(' ')) return std::string(field);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 ApiError ApiError::From(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kOutOfRange:
-    case StatusCode::kUnimplemented:
-      return Http(400, status.message());
+    case StatusCode::kUnimplemented: {
+      ApiError error = Http(400, status.message());
+      error.param = engine_field(error.message);
+      return error;
+    }
     case StatusCode::kUnavailable:
       return Http(429, status.message());
     case StatusCode::kNotFound:

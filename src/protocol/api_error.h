@@ -41,10 +41,18 @@ struct ApiError {
     error.param = std::string(path);
     return error;
   }
+  /// A fault of one field, in words of its own that name it.
+  template <typename... Args>
+  static ApiError About(std::string_view path, fmt::format_string<Args...> format, Args&&... args) {
+    ApiError error = Invalid(format, std::forward<Args>(args)...);
+    error.param = std::string(path);
+    return error;
+  }
   /// 401, 404, 405, 413, 429, 500, 503 and others, with the type and code that go with them.
   static ApiError Http(int status, std::string message);
   /// What a Status of the engine means to a caller: 400 for faults of the request, 404, 429 when the queue is full, 503 when it
-  /// cannot be served at all, 500 otherwise.
+  /// cannot be served at all, 500 otherwise. `param` is set for fields that only the engine can check, by the message, which
+  /// begins with the name.
   static ApiError From(const Status& status);
 };
 

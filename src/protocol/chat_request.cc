@@ -35,10 +35,8 @@ class ChatParser {
  private:
   ApiResult<void> parameters() {
     GenerationOptions& g = out_.generation;
-    DI_API_ASSIGN(g.max_tokens, read_max_tokens(in_, "max_tokens"));
-    if (!g.max_tokens.has_value()) {
-      DI_API_ASSIGN(g.max_tokens, read_max_tokens(in_, "max_completion_tokens"));
-    }
+    DI_API_RETURN_IF_ERROR(read_max_tokens(in_, "max_tokens", g));
+    if (!g.max_tokens.has_value()) DI_API_RETURN_IF_ERROR(read_max_tokens(in_, "max_completion_tokens", g));
     DI_API_RETURN_IF_ERROR(read_temperature(in_, g));
     DI_API_RETURN_IF_ERROR(read_openai_sampling(in_, options_, g));
     DI_API_ASSIGN(out_.parsing.stop_sequences, read_openai_stop(in_));

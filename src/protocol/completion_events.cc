@@ -36,7 +36,7 @@ class CompletionStream final : public ResponseStream {
       return out;
     }
     if (const auto error = engine_failure(output)) return fail(*error);
-    prompt_usage_[static_cast<size_t>(prompt)] = {output.usage.prompt_tokens, output.usage.cached_tokens};
+    prompt_usage_[static_cast<size_t>(prompt)] = output.usage;
     Choice& choice = choices_[static_cast<size_t>(index)];
     completion_tokens_ += static_cast<int64_t>(output.tokens.size());
     std::string text;
@@ -124,9 +124,10 @@ class CompletionStream final : public ResponseStream {
 
   Json usage() const {
     ResponseUsage total{.completion_tokens = completion_tokens_};
-    for (const auto& [prompt, cached] : prompt_usage_) {
-      total.prompt_tokens += prompt;
-      total.cached_tokens += cached;
+    for (const Usage& prompt : prompt_usage_) {
+      total.prompt_tokens += prompt.prompt_tokens;
+      total.cached_tokens += prompt.cached_tokens;
+      add_tiers(prompt.tiers, total.tiers);
     }
     return openai_usage(total, /*reasoning=*/false);
   }
@@ -172,7 +173,7 @@ class CompletionStream final : public ResponseStream {
   bool include_usage_;
   std::vector<std::vector<int32_t>> prompt_ids_;
   std::vector<std::string> prompt_texts_;
-  std::vector<std::pair<int64_t, int64_t>> prompt_usage_;  ///< tokens and cached tokens
+  std::vector<Usage> prompt_usage_;
   std::vector<Choice> choices_;
   int64_t completion_tokens_ = 0;
   int64_t open_ = 0;

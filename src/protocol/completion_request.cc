@@ -65,7 +65,7 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   GenerationOptions& g = out.generation;
   DI_API_ASSIGN(out.model, in.required_string("model"));
   DI_API_ASSIGN(out.prompts, read_prompts(in));
-  DI_API_ASSIGN(g.max_tokens, read_max_tokens(in, "max_tokens"));
+  DI_API_RETURN_IF_ERROR(read_max_tokens(in, "max_tokens", g));
   DI_API_RETURN_IF_ERROR(read_temperature(in, g));
   DI_API_RETURN_IF_ERROR(read_openai_sampling(in, options, g));
   DI_API_RETURN_IF_ERROR(read_extensions(in, g));

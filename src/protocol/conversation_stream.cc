@@ -84,6 +84,7 @@ ServerEvents ConversationStream::push(const Output& output, int64_t now, int64_t
     error->param.reset();
     return fail(*error);
   }
+  tiers_ = output.usage.tiers;
   ServerEvents out = ready(output.usage.prompt_tokens, output.usage.cached_tokens);
   ServerEvents more = feed(output.index, model_chunk(output), now);
   out.insert(out.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
@@ -134,7 +135,7 @@ void ConversationStream::start(ServerEvents& out) {
 }
 
 ResponseUsage ConversationStream::usage() const {
-  ResponseUsage usage{.prompt_tokens = prompt_tokens_, .cached_tokens = cached_tokens_};
+  ResponseUsage usage{.prompt_tokens = prompt_tokens_, .cached_tokens = cached_tokens_, .tiers = tiers_};
   for (const auto& reader : readers_) {
     usage.completion_tokens += reader->completion_tokens();
     usage.reasoning_tokens += reader->reasoning_tokens();

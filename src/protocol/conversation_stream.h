@@ -35,6 +35,7 @@ class ConversationStream final : public ResponseStream {
   std::unique_ptr<EventWriter> writer_;
   int64_t prompt_tokens_ = 0;
   int64_t cached_tokens_ = 0;
+  TierUsage tiers_;
   int64_t open_ = 0;  ///< choices that have not ended
   bool started_ = false;
   std::optional<ApiError> failed_;

@@ -42,8 +42,9 @@ struct ConversionOptions {
 /// Sampling and scheduling, as asked: nothing is defaulted yet (generation.h does that).
 struct GenerationOptions {
   std::optional<int64_t> max_tokens = {};
-  std::optional<double> temperature = {};  ///< [0, 2]
-  std::optional<double> top_p = {};        ///< (0, 1]
+  const char* max_tokens_field = "max_tokens";  ///< as the request calls it
+  std::optional<double> temperature = {};       ///< [0, 2]
+  std::optional<double> top_p = {};             ///< (0, 1]
   std::optional<int64_t> top_k = {};
   std::optional<double> min_p = {};
   std::optional<double> repetition_penalty = {};

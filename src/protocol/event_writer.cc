@@ -15,7 +15,41 @@ Json openai_usage(const ResponseUsage& usage, bool reasoning) {
            {"prompt_cache_hit_tokens", usage.cached_tokens},
            {"prompt_cache_miss_tokens", std::max<int64_t>(0, usage.prompt_tokens - usage.cached_tokens)}};
   if (reasoning) out["completion_tokens_details"] = Json{{"reasoning_tokens", usage.reasoning_tokens}};
+  add_cache_usage(usage, out);
   return out;
+}
+
+void add_cache_usage(const ResponseUsage& usage, Json& out) {
+  const TierUsage& tiers = usage.tiers;
+  if (tiers.miss.empty()) return;
+  Json tokens{{"device", std::max<int64_t>(0, usage.cached_tokens - tiers.tokens())}};
+  for (const TierUsage::Part& part : tiers.parts) tokens[std::string(part.tier)] = part.tokens;
+  const bool missed = tiers.miss != "none";
+  const bool found = tiers.tokens() > 0;
+  out["deepinfer"] = Json{{"cache", Json{{"tokens", std::move(tokens)},
+                                         {"miss", missed ? Json(tiers.miss) : Json(nullptr)},
+                                         {"match_seconds", tiers.match_seconds},
+                                         {"pull_seconds", tiers.pull_seconds},
+                                         {"pulled_bytes", tiers.bytes},
+                                         {"ttl_seconds", found ? Json(tiers.ttl_seconds) : Json(nullptr)}}}};
+}
+
+void add_tiers(const TierUsage& one, TierUsage& sum) {
+  if (one.miss.empty()) return;
+  for (const TierUsage::Part& part : one.parts) {
+    const auto same =
+        std::find_if(sum.parts.begin(), sum.parts.end(), [&](const auto& other) { return other.tier == part.tier; });
+    if (same == sum.parts.end()) {
+      sum.parts.push_back(part);
+    } else {
+      same->tokens += part.tokens;
+    }
+  }
+  if (one.tokens() > 0) sum.ttl_seconds = sum.ttl_seconds > 0 ? std::min(sum.ttl_seconds, one.ttl_seconds) : one.ttl_seconds;
+  if (sum.miss.empty() || sum.miss == "none") sum.miss = one.miss;
+  sum.bytes += one.bytes;
+  sum.match_seconds = std::max(sum.match_seconds, one.match_seconds);
+  sum.pull_seconds = std::max(sum.pull_seconds, one.pull_seconds);
 }
 
 double finite_logprob(float value) { return std::isfinite(value) ? static_cast<double>(value) : -9999.0; }

@@ -17,6 +17,7 @@ struct ResponseUsage {
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;  ///< all choices
   int64_t reasoning_tokens = 0;
+  TierUsage tiers = {};  ///< of cached_tokens, those from below the device
 };
 
 /// Writes one response in the format of one API: events as they come, and the body that they add up to.
@@ -51,6 +52,11 @@ std::unique_ptr<EventWriter> make_responses_writer(WriterContext context);
 
 /// The usage object of Chat Completions and Completions (§8.3).
 Json openai_usage(const ResponseUsage& usage, bool reasoning);
+/// Our extension of a usage object, "deepinfer": {"cache": {...}} (docs/guides/server.md): where cached tokens came from. Left
+/// out if no tier was asked.
+void add_cache_usage(const ResponseUsage& usage, Json& out);
+/// The sum over the prompts of one response: tokens and bytes together, the longest times, the shortest time to live.
+void add_tiers(const TierUsage& of_prompt, TierUsage& sum);
 /// [{token, logprob, bytes, top_logprobs: [...]}, ...]
 Json openai_logprobs(const std::vector<PositionLogprobs>& positions, const Tokenizer* tokenizer);
 /// A token's text for people: broken bytes are U+FFFD.

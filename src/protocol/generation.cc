@@ -23,7 +23,7 @@ ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> promp
         limit, prompt_tokens + completion, prompt_tokens, completion));
   }
   if (asked > policy.max_output_tokens && g.max_tokens.has_value()) {
-    return Fail(ApiError::Field("max_tokens", "at most {} tokens can be made, got {}", policy.max_output_tokens, asked));
+    return Fail(ApiError::Field(g.max_tokens_field, "at most {} tokens can be made, got {}", policy.max_output_tokens, asked));
   }
   out.prompt = std::move(prompt);
   out.max_tokens = std::min({asked, limit - prompt_tokens, policy.max_output_tokens});

@@ -29,10 +29,12 @@ class MessagesWriter final : public EventWriter {
   explicit MessagesWriter(WriterContext context) : c_(std::move(context)) {}
 
   void start(const ResponseUsage& usage, ServerEvents& out) override {
-    send(
-        Json{{"type", "message_start"},
-             {"message", message(Json::array(), nullptr, nullptr, usage_json({usage.prompt_tokens, usage.cached_tokens, 0, 0}))}},
-        out);
+    send(Json{{"type", "message_start"},
+              {"message",
+               message(Json::array(), nullptr, nullptr,
+                       usage_json(
+                           {.prompt_tokens = usage.prompt_tokens, .cached_tokens = usage.cached_tokens, .tiers = usage.tiers}))}},
+         out);
     if (c_.thinking) open(Kind::kThinking, Json{{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, out);
   }
 
@@ -97,11 +99,13 @@ class MessagesWriter final : public EventWriter {
   }
 
   static Json usage_json(const ResponseUsage& usage) {
-    return Json{{"input_tokens", std::max<int64_t>(0, usage.prompt_tokens - usage.cached_tokens)},
-                {"cache_creation_input_tokens", 0},
-                {"cache_read_input_tokens", usage.cached_tokens},
-                {"output_tokens", usage.completion_tokens},
-                {"service_tier", "standard"}};
+    Json out{{"input_tokens", std::max<int64_t>(0, usage.prompt_tokens - usage.cached_tokens)},
+             {"cache_creation_input_tokens", 0},
+             {"cache_read_input_tokens", usage.cached_tokens},
+             {"output_tokens", usage.completion_tokens},
+             {"service_tier", "standard"}};
+    add_cache_usage(usage, out);
+    return out;
   }
 
   static void send(const Json& data, ServerEvents& out) { out.push_back({data["type"].get<std::string>(), wire_json(data)}); }

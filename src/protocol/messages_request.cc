@@ -39,7 +39,7 @@ class MessagesParser {
  private:
   ApiResult<void> parameters() {
     GenerationOptions& g = out_.generation;
-    DI_API_ASSIGN(g.max_tokens, read_max_tokens(in_, "max_tokens"));
+    DI_API_RETURN_IF_ERROR(read_max_tokens(in_, "max_tokens", g));
     DI_API_RETURN_IF_ERROR(read_temperature(in_, g));
     DI_API_RETURN_IF_ERROR(read_extensions(in_, g));
     DI_API_ASSIGN(const std::optional<bool> stream, in_.boolean("stream"));
@@ -47,12 +47,17 @@ class MessagesParser {
     const Json* stops = in_.find("stop_sequences");
     if (stops == nullptr) return {};
     if (!stops->is_array()) return Fail(wrong_type("stop_sequences", "an array of strings", *stops));
-    const auto usable = [](const Json& s) {
-      return s.is_string() && !s.get_ref<const std::string&>().empty() &&
-             static_cast<int64_t>(s.get_ref<const std::string&>().size()) <= kMaxStopStringBytes;
-    };
-    if (stops->size() > 16 || !std::all_of(stops->begin(), stops->end(), usable))
-      return Fail(ApiError::Invalid("stop_sequences must contain at most 16 non-empty strings"));
+    const std::string must = fmt::format("stop_sequences must contain at most {} non-empty strings", kMaxStopSequences);
+    if (stops->size() > kMaxStopSequences) return Fail(ApiError::About("stop_sequences", "{}, got {}", must, stops->size()));
+    for (size_t i = 0; i < stops->size(); ++i) {
+      const Json& stop = (*stops)[i];
+      if (!stop.is_string() || stop.get_ref<const std::string&>().empty())
+        return Fail(ApiError::About("stop_sequences", "{}, [{}] is {}", must, i, json_excerpt(stop)));
+      if (const size_t size = stop.get_ref<const std::string&>().size(); static_cast<int64_t>(size) > kMaxStopStringBytes) {
+        return Fail(
+            ApiError::About("stop_sequences", "{}, [{}] has {} bytes, the limit is {}", must, i, size, kMaxStopStringBytes));
+      }
+    }
     for (const Json& s : *stops) out_.parsing.stop_sequences.push_back(s.get<std::string>());
     return {};
   }

@@ -22,25 +22,29 @@ JsonLimits json_limits(const ConversionOptions& options) {
   return {.max_bytes = options.max_body_bytes, .max_depth = options.max_depth, .max_values = options.max_values};
 }
 
+// The published texts of range errors go on with the value.
+
 ApiResult<void> read_temperature(const ObjectInput& in, GenerationOptions& out) {
   DI_API_ASSIGN(out.temperature, in.number("temperature"));
   if (out.temperature.has_value() && !(*out.temperature >= 0 && *out.temperature <= 2))
-    return Fail(ApiError::Invalid("temperature must be in [0, 2]"));
+    return Fail(ApiError::About(in.at("temperature"), "temperature must be in [0, 2], got {}", *out.temperature));
   DI_API_ASSIGN(out.top_p, in.number("top_p"));
-  if (out.top_p.has_value() && !(*out.top_p > 0 && *out.top_p <= 1)) return Fail(ApiError::Invalid("top_p must be in (0, 1]"));
+  if (out.top_p.has_value() && !(*out.top_p > 0 && *out.top_p <= 1))
+    return Fail(ApiError::About(in.at("top_p"), "top_p must be in (0, 1], got {}", *out.top_p));
   return {};
 }
 
-ApiResult<std::optional<int64_t>> read_max_tokens(const ObjectInput& in, std::string_view field) {
-  DI_API_ASSIGN(const std::optional<int64_t> value, in.integer(field, 0, kMaxTokensField));
-  if (value == 0) return Fail(ApiError::Invalid("{} must be greater than zero", field));
-  return value;
+ApiResult<void> read_max_tokens(const ObjectInput& in, const char* field, GenerationOptions& out) {
+  DI_API_ASSIGN(out.max_tokens, in.integer(field, 0, kMaxTokensField));
+  out.max_tokens_field = field;
+  if (out.max_tokens == 0) return Fail(ApiError::About(in.at(field), "{} must be greater than zero, got 0", field));
+  return {};
 }
 
 ApiResult<void> read_openai_sampling(const ObjectInput& in, const ConversionOptions& options, GenerationOptions& out) {
   if (options.max_choices == 1) {
     if (const Json* n = in.find("n"); n != nullptr && *n != 1)
-      return Fail(ApiError::Invalid("Invalid n value (currently only n = 1 is supported)"));
+      return Fail(ApiError::About(in.at("n"), "Invalid n value (currently only n = 1 is supported), got {}", json_excerpt(*n)));
   } else {
     DI_API_ASSIGN(const std::optional<int64_t> n, in.integer("n", 1, std::min(options.max_choices, kMaxChoices)));
     out.n = n.value_or(1);
@@ -48,11 +52,15 @@ ApiResult<void> read_openai_sampling(const ObjectInput& in, const ConversionOpti
   for (const auto& [field, target] :
        {std::pair("frequency_penalty", &out.frequency_penalty), std::pair("presence_penalty", &out.presence_penalty)}) {
     DI_API_ASSIGN(*target, in.number(field));
-    if (target->has_value() && !(**target >= -2 && **target <= 2)) return Fail(ApiError::Invalid("{} must be in [-2, 2]", field));
+    if (target->has_value() && !(**target >= -2 && **target <= 2))
+      return Fail(ApiError::About(in.at(field), "{} must be in [-2, 2], got {}", field, **target));
   }
   if (const Json* seed = in.find("seed"); seed != nullptr) {
     const auto value = in.integer("seed", 0, INT64_MAX);
-    if (!value) return Fail(seed->is_number() ? ApiError::Invalid("seed must be in [0, 2^63)") : value.error());
+    if (!value) {
+      return Fail(seed->is_number() ? ApiError::About(in.at("seed"), "seed must be in [0, 2^63), got {}", json_excerpt(*seed))
+                                    : value.error());
+    }
     out.seed = *value;
   }
   return {};
@@ -65,8 +73,10 @@ ApiResult<std::vector<std::string>> read_openai_stop(const ObjectInput& in) {
   if (value->is_string()) {
     stop.push_back(value->get<std::string>());
   } else if (value->is_array()) {
-    if (value->size() > 16)
-      return Fail(ApiError::Invalid("ChatCompletionStopSequences string array too long: {}", value->size()));
+    if (value->size() > kMaxStopSequences) {
+      return Fail(ApiError::About(in.at("stop"), "ChatCompletionStopSequences string array too long: {}, the limit of stop is {}",
+                                  value->size(), kMaxStopSequences));
+    }
     for (size_t i = 0; i < value->size(); ++i) {
       if (!(*value)[i].is_string()) return Fail(wrong_type(fmt::format("{}[{}]", in.at("stop"), i), "a string", (*value)[i]));
       stop.push_back((*value)[i].get<std::string>());

@@ -14,13 +14,14 @@
 namespace deepinfer {
 
 inline constexpr int64_t kMaxTokensField = 4'294'967'295;  ///< u32, as in the reference
+inline constexpr size_t kMaxStopSequences = 16;
 
 JsonLimits json_limits(const ConversionOptions& options);
 
 /// temperature and top_p, with the reference's messages.
 ApiResult<void> read_temperature(const ObjectInput& in, GenerationOptions& out);
-/// `field`: positive, or absent.
-ApiResult<std::optional<int64_t>> read_max_tokens(const ObjectInput& in, std::string_view field);
+/// max_tokens under the name `field`: positive, or absent.
+ApiResult<void> read_max_tokens(const ObjectInput& in, const char* field, GenerationOptions& out);
 /// n, seed, penalties and stop of the two OpenAI formats that have them.
 ApiResult<void> read_openai_sampling(const ObjectInput& in, const ConversionOptions& options, GenerationOptions& out);
 ApiResult<std::vector<std::string>> read_openai_stop(const ObjectInput& in);

@@ -73,6 +73,7 @@ class ResponsesWriter final : public EventWriter {
                           {"output_tokens", usage.completion_tokens},
                           {"output_tokens_details", Json{{"reasoning_tokens", reasoning ? usage.reasoning_tokens : 0}}},
                           {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+    add_cache_usage(usage, body_["usage"]);
     send(complete ? "response.completed" : "response.incomplete", Json{{"response", body_}}, out);
   }
 

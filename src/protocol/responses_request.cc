@@ -63,7 +63,7 @@ class ResponsesParser {
  private:
   ApiResult<void> parameters() {
     GenerationOptions& g = out_.generation;
-    DI_API_ASSIGN(g.max_tokens, read_max_tokens(in_, "max_output_tokens"));
+    DI_API_RETURN_IF_ERROR(read_max_tokens(in_, "max_output_tokens", g));
     DI_API_RETURN_IF_ERROR(read_temperature(in_, g));
     DI_API_RETURN_IF_ERROR(read_extensions(in_, g));
     DI_API_ASSIGN(const std::optional<bool> stream, in_.boolean("stream"));

@@ -138,13 +138,12 @@ class Application {
   const std::shared_ptr<EventLog> log_;
   const KeyRing keys_;
   const Cors cors_;
-  const CacheSalts salts_;
   const int64_t created_;
   const std::string fingerprint_;
   Metrics metrics_;
   std::shared_ptr<ResponseStore> responses_;  ///< shared with generations, which may end later
   std::vector<Route> routes_, admin_routes_;
-  std::atomic<int64_t> cache_epoch_{0};
+  std::atomic<uint64_t> cache_epoch_{0};  ///< renewed by a reset: nothing that was cached before is found under another
   std::atomic<bool> draining_{false};
   std::function<void()> drain_;
 };

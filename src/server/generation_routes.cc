@@ -152,7 +152,7 @@ ApiResult<std::vector<int32_t>> Application::encode(const ConvertedRequest& requ
 
 ApiResult<RequestHandle> Application::submit(Request request, const HttpRequest& http) {
   const int64_t tenant = options_.salt_per_key ? http.key : -1;
-  request.cache_salt = salts_.salt(tenant, request.cache_salt, cache_epoch_);
+  request.cache_salt = keys_.cache_salt(tenant, request.cache_salt, cache_epoch_);
   auto handle = backend_.engine->submit(std::move(request));
   if (handle) return *std::move(handle);
   return Fail(ApiError::From(handle.error()));

@@ -35,7 +35,7 @@ bool equal_ignoring_case(std::string_view a, std::string_view b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return lower(x) == lower(y); });
 }
 
-std::optional<std::vector<std::pair<std::string, std::string>>> query_parameters(std::string_view target) {
+std::optional<QueryParameters> query_parameters(std::string_view target) {
   std::vector<std::pair<std::string, std::string>> out;
   target = target.substr(0, target.find('#'));
   const size_t mark = target.find('?');

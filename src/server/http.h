@@ -45,8 +45,9 @@ std::string_view reason_phrase(int status);
 /// Equal but for the case of ASCII letters.
 bool equal_ignoring_case(std::string_view a, std::string_view b);
 
+using QueryParameters = std::vector<std::pair<std::string, std::string>>;
 /// Names and values of the target's query, %XX and + decoded; nothing if it is malformed. Without a query: none.
-std::optional<std::vector<std::pair<std::string, std::string>>> query_parameters(std::string_view target);
+std::optional<QueryParameters> query_parameters(std::string_view target);
 
 /// Whether `list`, as of a Connection header, has the word.
 bool list_has(std::string_view list, std::string_view word);

@@ -52,15 +52,21 @@ std::optional<int64_t> KeyRing::find(const HttpRequest& request) const {
   return plain.empty() ? std::nullopt : find(plain);
 }
 
-CacheSalts::CacheSalts() {
-  DI_CHECK(RAND_bytes(secret_.data(), static_cast<int>(secret_.size())) == 1, "no random numbers from OpenSSL");
-}
-
-std::string CacheSalts::salt(int64_t key, std::string_view wanted, int64_t epoch) const {
-  std::string text(reinterpret_cast<const char*>(secret_.data()), secret_.size());
-  text += fmt::format("{}:{}:", key, epoch);
+std::string KeyRing::cache_salt(int64_t key, std::string_view wanted, uint64_t epoch) const {
+  const Digest of_key = key < 0 ? Digest{} : digests_[static_cast<size_t>(key)];
+  std::string text = "deepinfer cache salt 1";
+  text.append(reinterpret_cast<const char*>(of_key.data()), of_key.size());
+  text += fmt::format("{:016x}", epoch);
   text += wanted;
   return hex(sha256(text).data(), 16);
+}
+
+uint64_t random_epoch() {
+  uint64_t epoch = 0;
+  while (epoch == 0) {
+    DI_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&epoch), sizeof(epoch)) == 1, "no random numbers from OpenSSL");
+  }
+  return epoch;
 }
 
 std::string random_hex(size_t bytes) {

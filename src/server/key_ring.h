@@ -22,6 +22,11 @@ class KeyRing {
   /// fits.
   std::optional<int64_t> find(const HttpRequest& request) const;
 
+  /// What keeps the cached prefixes of one tenant from another, here and in the stores that servers share: 32 hexadecimal digits
+  /// that depend on the key itself (-1: none), whichever number it has where, on the request's own salt and on the epoch. Nobody
+  /// else can ask for them: no request chooses its key's part.
+  std::string cache_salt(int64_t key, std::string_view wanted, uint64_t epoch) const;
+
  private:
   using Digest = std::array<unsigned char, 32>;
   std::optional<int64_t> find(std::string_view key) const;
@@ -29,17 +34,8 @@ class KeyRing {
   std::vector<Digest> digests_;
 };
 
-/// What keeps the cached prefixes of one tenant from another, and, renewed, everything from what was cached before.
-class CacheSalts {
- public:
-  CacheSalts();
-  /// 32 hexadecimal digits that depend on the key, the request's own salt and the epoch.
-  std::string salt(int64_t key, std::string_view wanted, int64_t epoch) const;
-
- private:
-  std::array<unsigned char, 32> secret_{};
-};
-
+/// A random number other than 0.
+uint64_t random_epoch();
 /// `bytes` random bytes in hexadecimal.
 std::string random_hex(size_t bytes);
 

@@ -9,6 +9,9 @@
 #include <fstream>
 #include <initializer_list>
 
+#include "server/kv_metrics.h"
+#include "server/metric_text.h"
+
 namespace deepinfer::server {
 namespace {
 
@@ -45,14 +48,10 @@ std::vector<double> one_two_five(double last) {
   return out;
 }
 
-void family(std::string& out, std::string_view name, std::string_view type, std::string_view help) {
-  out += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
-}
-
 /// What every Prometheus client says of its process.
 void write_process(std::string& out) {
   const auto one = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
-    family(out, name, type, help);
+    write_family(out, name, type, help);
     out += fmt::format("{} {}\n", name, value);
   };
   rusage usage{};
@@ -71,6 +70,21 @@ void write_process(std::string& out) {
 }
 
 }  // namespace
+
+std::string without_colons(std::string_view exposition) {
+  std::string out(exposition);
+  for (size_t begin = 0; begin < out.size();) {
+    const size_t end = std::min(out.find('\n', begin), out.size());
+    // "# HELP NAME text", "# TYPE NAME type", "NAME{labels} value" or "NAME value".
+    const size_t name = out.compare(begin, 2, "# ") == 0 ? begin + std::string_view("# HELP ").size() : begin;
+    const size_t name_end = std::min(out.find_first_of("{ ", name), end);
+    for (size_t i = name; i < name_end; ++i) {
+      if (out[i] == ':') out[i] = '_';
+    }
+    begin = end + 1;
+  }
+  return out;
+}
 
 std::vector<LayerLoad> layer_loads(const ExpertCounts& counts) {
   std::vector<LayerLoad> out;
@@ -131,11 +145,11 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   const std::string label = fmt::format("model_name=\"{}\"", escaped(model));
   std::string out;
   const auto one = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
-    family(out, name, type, help);
+    write_family(out, name, type, help);
     out += fmt::format("{}{{{}}} {}\n", name, label, value);
   };
   const auto histogram = [&](std::string_view name, std::string_view help, const Histogram& h) {
-    family(out, name, "histogram", help);
+    write_family(out, name, "histogram", help);
     h.write(out, name, label);
   };
   const double used =
@@ -143,7 +157,7 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
                         : 0.0;
   const auto each = [&](std::string_view name, std::string_view type, std::string_view help, std::string_view key,
                         std::initializer_list<std::pair<std::string_view, int64_t>> values) {
-    family(out, name, type, help);
+    write_family(out, name, type, help);
     for (const auto& [value_of_key, value] : values)
       out += fmt::format("{}{{{},{}=\"{}\"}} {}\n", name, label, key, value_of_key, value);
   };
@@ -154,7 +168,9 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("vllm:num_preemptions_total", "counter", "Requests that gave their pages up for others.", s.preemptions);
   one("vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that have begun.", s.prompt_tokens);
   each("vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by where their KV came from.", "source",
-       {{"local_compute", s.prompt_tokens - s.cached_tokens}, {"local_cache_hit", s.cached_tokens}});
+       {{"local_compute", s.prompt_tokens - s.cached_tokens},
+        {"local_cache_hit", s.cached_tokens - s.pulled_tokens},
+        {"external_kv_transfer", s.pulled_tokens}});
   one("vllm:prompt_tokens_cached_total", "counter", "Prompt tokens whose KV came from the cache.", s.cached_tokens);
   one("vllm:generation_tokens_total", "counter", "Tokens generated.", s.generation_tokens);
   one("vllm:prefix_cache_queries_total", "counter", "Prompt tokens that were looked up in the prefix cache.", s.prefix_queries);
@@ -162,8 +178,8 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("vllm:spec_decode_num_drafts_total", "counter", "Drafts verified, one for a sequence in a step.", s.drafts);
   one("vllm:spec_decode_num_draft_tokens_total", "counter", "Draft tokens verified.", s.drafted_tokens);
   one("vllm:spec_decode_num_accepted_tokens_total", "counter", "Draft tokens accepted.", s.accepted_tokens);
-  family(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
-         "Draft tokens accepted, by position in the draft.");
+  write_family(out, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+               "Draft tokens accepted, by position in the draft.");
   for (size_t k = 0; k < s.drafted_at.size() && (k == 0 || s.drafted_at[k] > 0); ++k)
     out +=
         fmt::format("vllm:spec_decode_num_accepted_tokens_per_pos_total{{{},position=\"{}\"}} {}\n", label, k, s.accepted_at[k]);
@@ -195,6 +211,7 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("deepinfer:kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s.pages_cached);
   one("deepinfer:kv_pages_evicted_total", "counter", "Cached pages that made room before their time was over.", s.evicted_pages);
   one("deepinfer:kv_pages_expired_total", "counter", "Cached pages whose time was over.", s.expired_pages);
+  write_kv_metrics(out, s, label);
   one("deepinfer:window_snapshots", "gauge", "Windows kept at the ends of cached prefixes.", s.snapshots);
   one("deepinfer:window_snapshot_bytes", "gauge", "Memory of the windows kept at the ends of cached prefixes.", s.snapshot_bytes);
   one("deepinfer:window_snapshot_hits_total", "counter", "Prefix hits whose window was kept.", s.snapshot_hits);
@@ -213,11 +230,11 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("deepinfer:token_mask_seconds_total", "counter", "Time that filling them took, beside the forward passes.", s.masks.total);
   one("deepinfer:token_mask_wait_seconds_total", "counter", "Time that draws waited for masks.", s.mask_wait_seconds);
   const std::vector<LayerLoad> loads = layer_loads(experts);
-  family(out, "deepinfer:expert_tokens_total", "counter", "Experts chosen in a layer: rows times active experts.");
+  write_family(out, "deepinfer:expert_tokens_total", "counter", "Experts chosen in a layer: rows times active experts.");
   for (size_t i = 0; i < loads.size(); ++i)
     out += fmt::format("deepinfer:expert_tokens_total{{{},layer=\"{}\"}} {}\n", label, i, loads[i].tokens);
-  family(out, "deepinfer:expert_load_imbalance", "gauge",
-         "The most chosen expert of a layer over the mean, since the start; 1 is even.");
+  write_family(out, "deepinfer:expert_load_imbalance", "gauge",
+               "The most chosen expert of a layer over the mean, since the start; 1 is even.");
   for (size_t i = 0; i < loads.size(); ++i)
     out += fmt::format("deepinfer:expert_load_imbalance{{{},layer=\"{}\"}} {}\n", label, i, loads[i].imbalance);
   one("deepinfer:trace_spans_total", "counter", "Spans recorded for the timeline.", telemetry.spans);
@@ -236,7 +253,7 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("deepinfer:foreign_markers_total", "counter", "Doubled-bar tool markers in answers: leaked markup, copied by the model.",
       foreign_markers.load());
   write_process(out);
-  family(out, "deepinfer:http_requests_total", "counter", "Requests by route and status.");
+  write_family(out, "deepinfer:http_requests_total", "counter", "Requests by route and status.");
   const std::lock_guard lock(mutex_);
   for (const auto& [key, count] : requests_)
     out += fmt::format("deepinfer:http_requests_total{{{},route=\"{}\",status=\"{}\"}} {}\n", label, escaped(key.first),

@@ -38,6 +38,10 @@ struct LayerLoad {
 /// One for each layer, draft stages behind them.
 std::vector<LayerLoad> layer_loads(const ExpertCounts& counts);
 
+/// The same exposition with '_' for the ':' of every metric's name: colons are vLLM's, and by the rules of Prometheus those of
+/// recording rules.
+std::string without_colons(std::string_view exposition);
+
 /// What the recorder and the exporter say of themselves.
 struct TelemetryCounts {
   int64_t spans = 0, dropped_spans = 0;

@@ -188,7 +188,17 @@ Outcome Application::version(const HttpRequest&, const std::string&) {
   return Reply::Json(wire_json(Json{{"version", build_version()}, {"commit", build_commit()}}));
 }
 
-Outcome Application::metrics_text(const HttpRequest&, const std::string&) {
+Outcome Application::metrics_text(const HttpRequest& request, const std::string&) {
+  // Other parameters are left alone: scrapers have their own.
+  bool colons = true;
+  for (const auto& [name, value] : query_parameters(request.target).value_or(QueryParameters{})) {
+    if (name != "names") continue;
+    if (value != "vllm" && value != "underscore") {
+      return to_reply(Api::kChat, ApiError::Field("names", "is \"{}\", must be \"vllm\" or \"underscore\"",
+                                                  std::string_view(value).substr(0, 100)));
+    }
+    colons = value == "vllm";
+  }
   TelemetryCounts telemetry;
   if (backend_.trace != nullptr) {
     telemetry.spans = backend_.trace->recorded();
@@ -199,7 +209,8 @@ Outcome Application::metrics_text(const HttpRequest&, const std::string&) {
     telemetry.dropped_exports = backend_.otlp->dropped();
     telemetry.failed_exports = backend_.otlp->failures();
   }
-  Reply reply = Reply::Text(metrics_.render(backend_.engine->stats(), backend_.engine->expert_counts(), telemetry, model_name()));
+  std::string text = metrics_.render(backend_.engine->stats(), backend_.engine->expert_counts(), telemetry, model_name());
+  Reply reply = Reply::Text(colons ? std::move(text) : without_colons(text));
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return reply;
 }
@@ -224,8 +235,9 @@ Outcome Application::admin_stats(const HttpRequest&, const std::string&) {
 }
 
 Outcome Application::admin_reset_prefix_cache(const HttpRequest&, const std::string&) {
-  // The pages that running requests hold come into the cache later, under the old salts: no request finds them there.
-  ++cache_epoch_;
+  // The pages that running requests hold come into the cache later, and those in stores stay, under the old salts: no request
+  // finds them there.
+  cache_epoch_ = random_epoch();
   backend_.engine->reset_prefix_cache();
   return Reply::Json(R"({"reset":true})");
 }

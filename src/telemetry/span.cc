@@ -10,8 +10,9 @@ std::string_view category_name(Category category) {
 std::string_view track_name(Category category) { return category == Category::kOp ? "ops" : category_name(category); }
 
 const char* phase_name(Phase phase) {
-  static constexpr std::array<const char*, kPhases> kNames = {"receive", "compile",      "queue",   "match",   "load",  "handoff",
-                                                              "prefill", "first_decode", "publish", "deliver", "decode"};
+  static constexpr std::array<const char*, kPhases> kNames = {"receive",      "compile", "lookup",  "queue",
+                                                              "match",        "load",    "handoff", "prefill",
+                                                              "first_decode", "publish", "deliver", "decode"};
   return kNames[static_cast<size_t>(phase)];
 }
 

@@ -48,6 +48,7 @@ struct Span {
 enum class Phase : uint8_t {
   kReceive,
   kCompile,
+  kLookup,
   kQueue,
   kMatch,
   kLoad,
@@ -58,7 +59,7 @@ enum class Phase : uint8_t {
   kDeliver,
   kDecode,
 };
-inline constexpr size_t kPhases = 11;
+inline constexpr size_t kPhases = 12;
 /// A literal: "receive", "first_decode", ...
 const char* phase_name(Phase phase);
 

@@ -53,6 +53,24 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "0",
                                  "--window-snapshot-ttl",
                                  "3",
+                                 "--kv-host-bytes",
+                                 "2GiB",
+                                 "--kv-store",
+                                 "some/dir",
+                                 "--kv-store-bytes",
+                                 "3MiB",
+                                 "--kv-secret-file",
+                                 "secret",
+                                 "--kv-ttl-chat",
+                                 "0",
+                                 "--kv-ttl-agent",
+                                 "11",
+                                 "--kv-ttl-pinned",
+                                 "12",
+                                 "--kv-match-limit",
+                                 "0.25",
+                                 "--kv-pull-limit",
+                                 "7",
                                  "--replay",
                                  "exact",
                                  "--decoder-replay",
@@ -75,6 +93,15 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.cache_ttl_agent, 20);
   EXPECT_EQ(o.window_snapshot_memory, 0);
   EXPECT_EQ(o.window_snapshot_ttl, 3);
+  EXPECT_EQ(o.kv_tiers.host_bytes, int64_t{2} << 30);
+  EXPECT_EQ(o.kv_tiers.store, "some/dir");
+  EXPECT_EQ(o.kv_tiers.store_bytes, 3 << 20);
+  EXPECT_EQ(o.kv_tiers.secret_file, "secret");
+  EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
+  EXPECT_EQ(o.kv_tiers.ttl_agent, 11);
+  EXPECT_EQ(o.kv_tiers.ttl_pinned, 12);
+  EXPECT_EQ(o.kv_tiers.match_limit, 0.25);
+  EXPECT_EQ(o.kv_tiers.pull_limit, 7);
   EXPECT_EQ(o.replay, ReplayMode::kExact);
   EXPECT_EQ(o.decoder_replay, DecoderReplay::kOff);
   EXPECT_EQ(o.decoder_keep_tokens, 99);
@@ -99,7 +126,13 @@ TEST(EngineFlags, RangesNameTheFlag) {
                                                      {"--decoder-replay", "on"},
                                                      {"--decoder-keep-tokens", "0"},
                                                      {"--max-queued-requests", "0"},
-                                                     {"--window-snapshot-memory", "x"}};
+                                                     {"--window-snapshot-memory", "x"},
+                                                     {"--kv-host-bytes", "1e9"},
+                                                     {"--kv-store-bytes", "1KiB"},
+                                                     {"--kv-ttl-chat", "-1"},
+                                                     {"--kv-ttl-agent", "1e12"},
+                                                     {"--kv-match-limit", "0"},
+                                                     {"--kv-pull-limit", "nan"}};
   for (const auto& [flag, value] : bad) {
     try {
       parse({flag, value});
@@ -137,6 +170,9 @@ TEST(EngineFlags, EachUseHasItsOwn) {
   EXPECT_FALSE(knows(EngineUse::kPrompt, "--window-snapshot-memory"));
   EXPECT_TRUE(knows(EngineUse::kSuite, "--window-snapshot-memory"));
   EXPECT_FALSE(knows(EngineUse::kSuite, "--cache-ttl-chat"));
+  EXPECT_TRUE(knows(EngineUse::kPrompt, "--kv-store"));
+  EXPECT_FALSE(knows(EngineUse::kPrompt, "--kv-host-bytes")) << "one prompt fills no memory for another";
+  EXPECT_FALSE(knows(EngineUse::kSuite, "--kv-ttl-chat"));
 }
 
 }  // namespace

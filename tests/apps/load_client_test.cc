@@ -1,141 +1,53 @@
 // The client of `bench serve` against servers of a few lines, good and bad.
-#include "load_client.h"
+#include "serve/load_client.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/read.hpp>
-#include <boost/asio/read_until.hpp>
-#include <boost/asio/streambuf.hpp>
-#include <boost/asio/write.hpp>
-#include <chrono>
 #include <cmath>
-#include <functional>
-#include <thread>
+#include <mutex>
 
-#include "sse_reader.h"
+#include "apps/scripted_server.h"
+#include "serve/http_client.h"
 
 namespace deepinfer::bench {
 namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
+using testing::http_answer;
+using testing::ScriptedServer;
+using testing::sse_event;
 
-/// Answers each request of a connection with what `reply` says; "" closes it. One thread for each connection.
-class ScriptedServer {
- public:
-  using Reply = std::function<std::string(int64_t request)>;
-  /// `forever` is sent after a reply, again and again.
-  explicit ScriptedServer(Reply reply, std::string forever = "")
-      : reply_(std::move(reply)), forever_(std::move(forever)), acceptor_(context_, {asio::ip::address_v4::loopback(), 0}) {
-    thread_ = std::thread([this] {
-      std::vector<std::thread> connections;
-      while (true) {
-        boost::system::error_code error;
-        auto socket = std::make_shared<tcp::socket>(context_);
-        acceptor_.accept(*socket, error);
-        if (stop_ || error) break;
-        ++connections_;
-        connections.emplace_back([this, socket] { talk(*socket); });
-      }
-      for (std::thread& t : connections) t.join();
-    });
-  }
-  ~ScriptedServer() {
-    stop_ = true;
-    boost::system::error_code ignored;
-    tcp::socket wake(context_);
-    wake.connect(acceptor_.local_endpoint(), ignored);
-    thread_.join();
-  }
-  Endpoint endpoint() const {
-    return {.host = "127.0.0.1",
-            .port = std::to_string(acceptor_.local_endpoint().port()),
-            .path = "/v1/completions",
-            .api_key = "k"};
-  }
-  int64_t connections() const { return connections_; }
-  int64_t requests() const { return requests_; }
-
- private:
-  void talk(tcp::socket& socket) {
-    asio::streambuf in;
-    boost::system::error_code error;
-    while (!stop_) {
-      const size_t head = asio::read_until(socket, in, "\r\n\r\n", error);
-      if (error) return;
-      std::string text(asio::buffers_begin(in.data()), asio::buffers_begin(in.data()) + static_cast<std::ptrdiff_t>(head));
-      in.consume(head);
-      const size_t at = text.find("Content-Length: ");
-      if (at == std::string::npos) return;
-      const size_t length = std::stoul(text.substr(at + 16));
-      if (in.size() < length) asio::read(socket, in, asio::transfer_exactly(length - in.size()), error);
-      if (error) return;
-      in.consume(length);
-      const std::string reply = reply_(requests_++);
-      if (reply.empty()) return;
-      asio::write(socket, asio::buffer(reply), error);
-      while (!forever_.empty() && !error && !stop_) {
-        asio::write(socket, asio::buffer(forever_), error);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      if (error || reply.find("\r\n\r\n") == std::string::npos || reply.find("Connection: close") != std::string::npos) return;
-    }
-  }
-
-  Reply reply_;
-  std::string forever_;
-  asio::io_context context_;
-  tcp::acceptor acceptor_;
-  std::atomic<bool> stop_ = false;
-  std::atomic<int64_t> connections_ = 0, requests_ = 0;
-  std::thread thread_;
-};
-
-std::string http(const std::string& body, const std::string& status = "200 OK", const std::string& more = "") {
-  return "HTTP/1.1 " + status + "\r\nContent-Type: text/event-stream\r\n" + more +
-         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-std::string event(const std::string& data) { return "data: " + data + "\n\n"; }
-const std::string kText = event(R"({"choices":[{"text":"a"}]})");
+const std::string kText = sse_event(R"({"choices":[{"text":"a"}]})");
 const std::string kUsage =
-    event(R"({"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}})");
-const std::string kDone = event("[DONE]");
+    sse_event(R"({"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":2}}})");
+const std::string kDone = sse_event("[DONE]");
 
-std::vector<LoadRequest> requests(int64_t count) {
-  return std::vector<LoadRequest>(static_cast<size_t>(count), LoadRequest{.at = 0, .body = "{}", .input_tokens = 5});
+/// Says the same each time.
+ScriptedServer::Reply always(const std::string& reply) {
+  return [reply](int64_t, const std::string&) { return reply; };
 }
 
-TEST(SseReader, GivesTheSameEventsHoweverTheBytesAreCut) {
-  const std::string text =
-      ": ping\r\n\r\ndata: one\r\n\r\nevent: x\ndata:two\ndata: lines\nid: 4\n\n\n\ndata\ndata: {\"a\": \":\"}\n\n";
-  const std::vector<std::string> wanted = {"one", "two\nlines", "{\"a\": \":\"}"};
-  for (size_t cut = 1; cut <= text.size(); ++cut) {
-    SseReader reader;
-    std::vector<std::string> events;
-    for (size_t at = 0; at < text.size(); at += cut)
-      ASSERT_TRUE(reader.push(std::string_view(text).substr(at, cut), [&](std::string_view data) { events.emplace_back(data); }));
-    EXPECT_EQ(events, wanted) << cut;
-  }
+std::vector<LoadSession> requests(int64_t count) {
+  return std::vector<LoadSession>(static_cast<size_t>(count),
+                                  LoadSession{.at = 0, .body = "{}", .turns = {{.input_tokens = 5, .think_time = 0}}});
 }
 
-TEST(SseReader, RefusesEventsWithoutEnd) {
-  SseReader reader;
-  const std::string piece(1 << 20, 'x');
-  int64_t pieces = 0;
-  while (reader.push(piece, [](std::string_view) { FAIL(); })) ASSERT_LT(++pieces, 20);
-  EXPECT_EQ(pieces, 16);
+LoadRun run(const Endpoint& endpoint, const std::vector<LoadSession>& sessions, const LoadOptions& options = {}) {
+  auto out = run_load(endpoint, sessions, options);
+  EXPECT_TRUE(out.has_value()) << out.error().message();
+  return *std::move(out);
 }
 
 TEST(LoadClient, CountsWhatTheServerCounts) {
-  ScriptedServer server([](int64_t) { return http(kText + kText + kUsage + kDone); });
-  const LoadRun run =
-      run_load(server.endpoint(), requests(20), {.max_concurrency = 2, .timeout = 20, .stop = {}, .progress = {}});
-  ASSERT_EQ(run.records.size(), 20u);
-  for (const LoadRecord& r : run.records) {
+  ScriptedServer server(always(http_answer(kText + kText + kUsage + kDone)));
+  const LoadRun result = run(server.endpoint(), requests(20), {.max_concurrency = 2, .timeout = 20});
+  ASSERT_EQ(result.records.size(), 20u);
+  for (const LoadRecord& r : result.records) {
     EXPECT_EQ(r.error, "");
     EXPECT_TRUE(r.counted_by_server);
     EXPECT_EQ(r.output_tokens, 3);
@@ -144,24 +56,24 @@ TEST(LoadClient, CountsWhatTheServerCounts) {
     EXPECT_EQ(r.gaps.size(), 1u);
     EXPECT_LE(r.sent, r.first_token);
     EXPECT_LE(r.last_token, r.finished);
-    EXPECT_LE(r.finished, run.seconds);
+    EXPECT_LE(r.finished, result.seconds);
   }
   EXPECT_LE(server.connections(), 2) << "connections are kept";
-  EXPECT_LE(run.peak_in_flight, 2);
+  EXPECT_LE(result.peak_in_flight, 2);
 }
 
 TEST(LoadClient, CountsChunksWithoutUsage) {
-  ScriptedServer server([](int64_t) { return http(kText + kText + kDone); });
-  const LoadRun run = run_load(server.endpoint(), requests(1), {});
-  EXPECT_EQ(run.records[0].output_tokens, 2);
-  EXPECT_FALSE(run.records[0].counted_by_server);
+  ScriptedServer server(always(http_answer(kText + kText + kDone)));
+  const LoadRun result = run(server.endpoint(), requests(1));
+  EXPECT_EQ(result.records[0].output_tokens, 2);
+  EXPECT_FALSE(result.records[0].counted_by_server);
 }
 
 TEST(LoadClient, SendsAgainOnAConnectionThatWasClosedMeanwhile) {
   // Every second request finds the connection of the first one closed.
-  ScriptedServer server([](int64_t i) { return i == 1 ? std::string() : http(kText + kDone); });
-  const LoadRun run = run_load(server.endpoint(), requests(3), {.max_concurrency = 1, .timeout = 20, .stop = {}, .progress = {}});
-  for (const LoadRecord& r : run.records) EXPECT_EQ(r.error, "");
+  ScriptedServer server([](int64_t i, const std::string&) { return i == 1 ? std::string() : http_answer(kText + kDone); });
+  const LoadRun result = run(server.endpoint(), requests(3), {.max_concurrency = 1, .timeout = 20});
+  for (const LoadRecord& r : result.records) EXPECT_EQ(r.error, "");
   EXPECT_EQ(server.requests(), 4);
 }
 
@@ -169,15 +81,15 @@ struct Bad {
   const char* name;
   std::string reply;
   const char* error;
+  friend std::ostream& operator<<(std::ostream& out, const Bad& bad) { return out << bad.name; }
 };
 class BadServer : public ::testing::TestWithParam<Bad> {};
 
 TEST_P(BadServer, IsAnErrorThatSaysWhy) {
-  ScriptedServer server([](int64_t) { return GetParam().reply; });
-  const LoadRun run =
-      run_load(server.endpoint(), requests(3), {.max_concurrency = 0, .timeout = 0.3, .stop = {}, .progress = {}});
-  ASSERT_EQ(run.records.size(), 3u);
-  for (const LoadRecord& r : run.records) {
+  ScriptedServer server(always(GetParam().reply));
+  const LoadRun result = run(server.endpoint(), requests(3), {.max_concurrency = 0, .timeout = 0.3});
+  ASSERT_EQ(result.records.size(), 3u);
+  for (const LoadRecord& r : result.records) {
     EXPECT_NE(r.error.find(GetParam().error), std::string::npos) << r.error;
     EXPECT_FALSE(std::isnan(r.finished));
   }
@@ -185,17 +97,17 @@ TEST_P(BadServer, IsAnErrorThatSaysWhy) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadServer,
-    ::testing::Values(Bad{"closes", "", "end of stream"},
-                      Bad{"refuses", http(R"({"error":"full"})", "429 Too Many Requests"), "HTTP 429: {\"error\":\"full\"}"},
-                      Bad{"no_http", "hello\r\n\r\n", "bad version"},
-                      Bad{"cut_short", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\nConnection: close\r\n\r\n" + kText,
-                          "partial message"},
-                      Bad{"bad_chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "bad chunk"},
-                      Bad{"no_end", http(kText), "without [DONE]"}, Bad{"no_token", http(kDone), "without a token"},
-                      Bad{"no_json", http(event("{oops")), "not JSON"},
-                      Bad{"error_event", http(kText + event(R"({"error":{"message":"out of order"}})")), "out of order"},
-                      Bad{"silent", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText, "timeout"},
-                      Bad{"endless_head", "HTTP/1.1 200 OK\r\nX: " + std::string(200'000, 'x'), "header limit"}),
+    ::testing::Values(
+        Bad{"closes", "", "end of stream"},
+        Bad{"refuses", http_answer(R"({"error":"full"})", "429 Too Many Requests"), "HTTP 429: {\"error\":\"full\"}"},
+        Bad{"no_http", "hello\r\n\r\n", "bad version"},
+        Bad{"cut_short", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\nConnection: close\r\n\r\n" + kText, "partial message"},
+        Bad{"bad_chunk", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "bad chunk"},
+        Bad{"no_end", http_answer(kText), "without [DONE]"}, Bad{"no_token", http_answer(kDone), "without a token"},
+        Bad{"no_json", http_answer(sse_event("{oops")), "not JSON"},
+        Bad{"error_event", http_answer(kText + sse_event(R"({"error":{"message":"out of order"}})")), "out of order"},
+        Bad{"silent", "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText, "timeout"},
+        Bad{"endless_head", "HTTP/1.1 200 OK\r\nX: " + std::string(200'000, 'x'), "header limit"}),
     [](const auto& bad) { return bad.param.name; });
 
 TEST(LoadClient, ALivelyAnswerWithoutEndIsAnError) {
@@ -207,11 +119,10 @@ TEST(LoadClient, ALivelyAnswerWithoutEndIsAnError) {
       {"HTTP/1.1 500 Broken\r\nConnection: keep-alive\r\n\r\n", "trace "},  // a refusal
   };
   for (const auto& [first, forever] : answers) {
-    ScriptedServer server([&](int64_t) { return first; }, forever);
+    ScriptedServer server(always(first), forever);
     // Never silent for the one, but too long for the other.
-    const LoadRun run =
-        run_load(server.endpoint(), requests(2), {.timeout = 60, .request_timeout = 0.3, .stop = {}, .progress = {}});
-    for (const LoadRecord& r : run.records)
+    const LoadRun result = run(server.endpoint(), requests(2), {.timeout = 60, .request_timeout = 0.3});
+    for (const LoadRecord& r : result.records)
       EXPECT_TRUE(r.error.ends_with("in time") || r.error.find("timeout") != std::string::npos) << r.error;
   }
 }
@@ -228,33 +139,157 @@ TEST(LoadClient, ADocumentThatNeverComesIsAnError) {
 
 TEST(LoadClient, NoServerIsAnErrorOfEveryRequest) {
   std::string port;
-  {
-    port = ScriptedServer([](int64_t) { return std::string(); }).endpoint().port;
-  }
-  const LoadRun run = run_load({.host = "127.0.0.1", .port = port, .path = "/", .api_key = {}}, requests(2), {});
-  for (const LoadRecord& r : run.records) EXPECT_NE(r.error.find("connect: "), std::string::npos) << r.error;
+  { port = ScriptedServer(always("")).endpoint().port; }
+  const LoadRun result = run({.host = "127.0.0.1", .port = port, .path = "/", .api_key = {}}, requests(2));
+  for (const LoadRecord& r : result.records) EXPECT_NE(r.error.find("connect: "), std::string::npos) << r.error;
 }
 
 TEST(LoadClient, AStoppedRunGivesUpWhatRuns) {
-  ScriptedServer server(
-      [](int64_t i) { return i == 0 ? http(kText + kDone) : "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText; });
+  ScriptedServer server([](int64_t i, const std::string&) {
+    return i == 0 ? http_answer(kText + kDone) : "HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n" + kText;
+  });
   std::atomic<int> asked = 0;
-  const LoadRun run = run_load(server.endpoint(), requests(5),
-                               {.max_concurrency = 1, .timeout = 60, .stop = [&] { return ++asked > 1; }, .progress = {}});
-  EXPECT_TRUE(run.stopped);
-  ASSERT_EQ(run.records.size(), 2u);
-  EXPECT_EQ(run.records[0].error, "");
-  EXPECT_NE(run.records[1].error, "");
+  const LoadRun result =
+      run(server.endpoint(), requests(5), {.max_concurrency = 1, .timeout = 60, .stop = [&] { return ++asked > 1; }});
+  EXPECT_TRUE(result.stopped);
+  ASSERT_EQ(result.records.size(), 2u);
+  EXPECT_EQ(result.records[0].error, "");
+  EXPECT_NE(result.records[1].error, "");
 }
 
-TEST(LoadClient, ReadsUrls) {
-  const auto a = Endpoint::Parse("--base-url", "http://h:81", "/v1/completions");
-  ASSERT_TRUE(a.has_value());
-  EXPECT_EQ(a->host + "|" + a->port + "|" + a->path, "h|81|/v1/completions");
-  EXPECT_EQ(Endpoint::Parse("--base-url", "http://h/proxy/v1/", "/v1/completions")->path, "/proxy/v1/completions");
-  EXPECT_EQ(Endpoint::Parse("--base-url", "http://h", "/x")->port, "80");
-  for (const char* url : {"h:81", "https://h", "http://:81", "http://h:", "http://h:x"})
-    EXPECT_FALSE(Endpoint::Parse("--base-url", url, "/x").has_value()) << url;
+TEST(LoadClient, ASessionSaysWhatWasAnsweredAndWaitsForIt) {
+  std::mutex mutex;
+  std::vector<std::string> bodies;
+  ScriptedServer server([&](int64_t number, const std::string& body) {
+    const std::lock_guard lock(mutex);
+    bodies.push_back(body);
+    const std::string said =
+        fmt::format(R"({{"choices":[{{"delta":{{"reasoning_content":"hm","content":"answer {}"}}}}]}})", number);
+    return http_answer(sse_event(said) + kUsage + kDone);
+  });
+  std::vector<LoadSession> sessions = requests(1);
+  sessions[0].turns = {{5, 0}, {6, 0.02}, {7, 0}};
+  LoadOptions options;
+  options.next_body = [](int64_t session, const std::vector<std::string>& answers) {
+    std::string out = fmt::format("{}:", session);
+    for (const std::string& answer : answers) out += answer + ";";
+    return out;
+  };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  ASSERT_EQ(result.records.size(), 3u);
+  EXPECT_EQ(bodies, (std::vector<std::string>{"{}", "0:answer 0;", "0:answer 0;answer 1;"}));
+  for (size_t i = 0; i < 3; ++i) {
+    const LoadRecord& r = result.records[i];
+    EXPECT_EQ(r.error, "");
+    EXPECT_EQ(r.turn, static_cast<int64_t>(i));
+    if (i == 0) continue;
+    EXPECT_NEAR(r.planned, result.records[i - 1].finished + sessions[0].turns[i].think_time, 1e-9);
+    EXPECT_GE(r.sent, r.planned);
+  }
+  EXPECT_EQ(server.connections(), 1);
+}
+
+TEST(LoadClient, TokensOfATurnAreAddedUpWhereTheServerDoesNotCount) {
+  ScriptedServer server(always(http_answer(kText + kText + kDone)));
+  std::vector<LoadSession> sessions = requests(1);
+  sessions[0].turns = {{5, 0}, {6, 0}};
+  LoadOptions options;
+  options.next_body = [](int64_t, const std::vector<std::string>&) { return "{}"; };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  ASSERT_EQ(result.records.size(), 2u);
+  EXPECT_EQ(result.records[0].input_tokens, 5);
+  EXPECT_EQ(result.records[1].input_tokens, 5 + 2 + 6);
+}
+
+TEST(LoadClient, ClientsHaveOneSessionEachAndOneRequestInFlight) {
+  ScriptedServer server(always(http_answer(kText + kDone)));
+  std::vector<LoadSession> sessions = requests(9);
+  for (LoadSession& s : sessions) s.turns = {{5, 0}, {5, 0.001}, {5, 0}};
+  LoadOptions options;
+  options.num_clients = 3;
+  options.next_body = [](int64_t, const std::vector<std::string>&) { return "{}"; };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  EXPECT_EQ(result.records.size(), 27u);
+  EXPECT_LE(result.peak_in_flight, 3);
+  // Sessions that overlap, at any moment: those whose first request was sent and whose last did not end.
+  for (const LoadRecord& r : result.records) {
+    int64_t open = 0;
+    for (int64_t s = 0; s < 9; ++s) {
+      double begin = HUGE_VAL, end = 0;
+      for (const LoadRecord& other : result.records) {
+        if (other.session != s) continue;
+        begin = std::min(begin, other.sent);
+        end = std::max(end, other.finished);
+      }
+      open += begin <= r.sent && r.sent < end ? 1 : 0;
+    }
+    EXPECT_LE(open, 3);
+  }
+}
+
+TEST(LoadClient, TurnsShareTheLimitOnRequests) {
+  ScriptedServer server(always(http_answer(kText + kDone)));
+  std::vector<LoadSession> sessions = requests(8);
+  for (LoadSession& s : sessions) s.turns.resize(5);
+  LoadOptions options;
+  options.max_concurrency = 2;
+  options.next_body = [](int64_t, const std::vector<std::string>&) { return "{}"; };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  EXPECT_EQ(result.records.size(), 40u);
+  EXPECT_LE(result.peak_in_flight, 2);
+}
+
+TEST(LoadClient, AFailedTurnEndsItsSession) {
+  ScriptedServer server([](int64_t, const std::string& body) {
+    return body == "second" ? http_answer("full", "503 Busy") : http_answer(kText + kDone);
+  });
+  std::vector<LoadSession> sessions = requests(2);
+  for (LoadSession& s : sessions) s.turns.resize(4);
+  LoadOptions options;
+  options.next_body = [](int64_t, const std::vector<std::string>&) { return "second"; };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  EXPECT_EQ(result.records.size(), 4u);
+  EXPECT_EQ(result.not_sent, 4);
+}
+
+TEST(LoadClient, AStoppedRunDoesNotWaitForThinkers) {
+  ScriptedServer server(always(http_answer(kText + kDone)));
+  std::vector<LoadSession> sessions = requests(2);
+  sessions[0].turns = {{5, 0}, {5, 1e6}};
+  sessions[1].at = 1e6;
+  LoadOptions options;
+  std::atomic<int> asked = 0;
+  options.stop = [&] { return ++asked > 1; };
+  options.next_body = [](int64_t, const std::vector<std::string>&) { return "{}"; };
+  const LoadRun result = run(server.endpoint(), sessions, options);
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.records.size(), 1u);
+  EXPECT_EQ(result.not_sent, 2);
+}
+
+TEST(LoadClient, AnAnswerThatNoTurnCouldRepeatIsAnError) {
+  const std::string piece = sse_event(R"({"choices":[{"text":")" + std::string(1 << 20, 'x') + "\"}]}");
+  std::string all;
+  for (int i = 0; i < 17; ++i) all += piece;
+  ScriptedServer server(always(http_answer(all + kDone)));
+  std::vector<LoadSession> sessions = requests(1);
+  EXPECT_EQ(run(server.endpoint(), sessions).records[0].error, "") << "alone it is only long";
+  sessions[0].turns.resize(2);
+  EXPECT_NE(run(server.endpoint(), sessions).records[0].error.find("16 MiB"), std::string::npos);
+}
+
+TEST(HttpClient, ADocumentWithoutEndIsAnError) {
+  ScriptedServer server(always("HTTP/1.1 200 OK\r\n\r\n"), std::string(1 << 20, 'x'));
+  const auto text = http_get(server.endpoint(), "/metrics", 60);
+  ASSERT_FALSE(text.has_value());
+  EXPECT_NE(text.error().message().find("more than"), std::string::npos) << text.error().message();
+}
+
+TEST(HttpClient, RefusalsAreOneLine) {
+  ScriptedServer server(always(http_answer("no\nsuch\x1b[31m thing", "404 Not Found")));
+  const auto text = http_get(server.endpoint(), "/v1/models");
+  ASSERT_FALSE(text.has_value());
+  EXPECT_TRUE(text.error().message().ends_with("HTTP 404: no\\x0asuch\\x1b[31m thing")) << text.error().message();
 }
 
 }  // namespace

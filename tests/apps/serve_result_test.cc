@@ -1,10 +1,11 @@
-#include "serve_result.h"
+#include "serve/serve_result.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "apps/xml_check.h"
+#include "serve/serve_report.h"
+#include "serve/server_counters.h"
 
 namespace deepinfer::bench {
 namespace {
@@ -84,7 +85,10 @@ TEST(ServeResult, NothingToMeasureIsNoNumber) {
   const auto json = nlohmann::ordered_json::parse(to_json(r).dump());
   EXPECT_TRUE(json["mean_ttft_ms"].is_null());
   EXPECT_EQ(json["request_rate"], "inf");
-  EXPECT_FALSE(read_point(json, "x").has_value()) << "no latency, no point";
+  const auto point = read_point(json, "x");
+  ASSERT_TRUE(point.has_value());
+  EXPECT_TRUE(std::isnan(point->median_ttft));
+  EXPECT_EQ(rates_row(r).find("nan"), std::string::npos) << rates_row(r);
 }
 
 /// Requests at `rate`, answered one after the other at `capacity`, each in `service` seconds at least.
@@ -100,15 +104,16 @@ ServeResult queued(double rate, double capacity, double service) {
   return summarize(conditions(rate), run);
 }
 
-TEST(ServeResult, FindsTheKnee) {
+TEST(ServeResult, AQueueThatGrowsIsNotKeptUpWith) {
   // Long answers are not a queue; slower ones under load are not either.
-  EXPECT_EQ(knee({queued(1, 40, 5), queued(8, 40, 2), queued(32, 40, 1), queued(39, 40, 2)}), -1);
-  EXPECT_EQ(knee({queued(16, 40, 1), queued(32, 40, 1), queued(64, 40, 2), queued(96, 40, 2)}), 2);
-  EXPECT_EQ(knee({queued(48, 40, 0.1)}), 0);
-  EXPECT_EQ(knee({queued(1e9, 40, 0.1)}), 0);
+  for (const auto& [rate, service] : {std::pair(1.0, 5.0), {8.0, 2.0}, {32.0, 1.0}, {39.0, 2.0}})
+    EXPECT_TRUE(queued(rate, 40, service).kept_up()) << rate;
+  // A few requests are enough, and the last one does not have to be answered while requests come.
+  for (const double rate : {0.1, 1.0, 10.0}) EXPECT_TRUE(summarize(conditions(rate), run_of(16, rate, 0.1)).kept_up()) << rate;
+  for (const double rate : {48.0, 64.0, 96.0, 1e9}) EXPECT_FALSE(queued(rate, 40, 0.1).kept_up()) << rate;
   LoadRun at_once = run_of(5, 1, 100);
   for (LoadRecord& r : at_once.records) r.planned = r.sent = 0;
-  EXPECT_EQ(knee({summarize(conditions(HUGE_VAL), at_once)}), -1);
+  EXPECT_TRUE(summarize(conditions(HUGE_VAL), at_once).kept_up());
 }
 
 TEST(ServeResult, ReadsCounters) {
@@ -129,19 +134,57 @@ TEST(ServeResult, GoodputLimits) {
     EXPECT_FALSE(Goodput::Parse("--goodput", {bad}).has_value()) << bad;
 }
 
-TEST(ServeReport, PageIsWellFormedAndLoadsNothing) {
-  std::vector<ServePoint> points;
-  for (const double rate : {1.0, 2.0, 4.0}) {
-    auto point = read_point(nlohmann::ordered_json::parse(to_json(summarize(conditions(rate), run_of(50, rate, 1))).dump()),
-                            "<ours> & theirs");
-    ASSERT_TRUE(point.has_value());
-    points.push_back(*point);
+/// Two sessions of two turns: the second ones start 1 s after the first have ended.
+LoadRun sessions_run() {
+  LoadRun run;
+  for (const int64_t session : {0, 1}) {
+    const auto at = static_cast<double>(session) * 4;
+    run.records.push_back(answer(at, at + 0.2, at + 1, 5));
+    run.records.push_back(answer(at + 2, at + 2.1, at + 3, 5));
+    run.records.back().turn = 1;
+    run.records.back().input_tokens = 25;
+    run.records.back().cached_tokens = 15;
+    run.seconds = at + 3;
   }
-  const std::string page = serve_html(points);
-  EXPECT_EQ(page.find("<ours>"), std::string::npos);
-  EXPECT_EQ(page.find("src="), std::string::npos);
-  EXPECT_EQ(page.find("href="), std::string::npos);
-  EXPECT_EQ(testing::xml_defect(render_svg(serve_plots(points), "x")), "");
+  return run;
+}
+
+TEST(ServeResult, Turns) {
+  ServeConditions c = conditions(0.5);
+  c.workload.turns = 2;
+  c.num_clients = 7;
+  const ServeResult r = summarize(c, sessions_run());
+  ASSERT_EQ(r.turns.size(), 2u);
+  EXPECT_EQ(r.turns[1].completed, 2);
+  EXPECT_NEAR(r.turns[0].median_ttft, 200, 1e-6);
+  EXPECT_NEAR(r.turns[1].median_ttft, 100, 1e-6);
+  EXPECT_EQ(r.turns[1].cached_tokens, 30);
+  EXPECT_NEAR(r.offered_rate, 0.5, 1e-9) << "a session of two requests every four seconds";
+  const std::string table = format_table(r);
+  EXPECT_NE(table.find("Turn 2: median TTFT (ms), cached (%):    100.00, 60.0"), std::string::npos) << table;
+  EXPECT_NE(table.find("Clients:"), std::string::npos);
+  EXPECT_EQ(to_json(r)["rounds"][1]["cached_tokens"], 30);
+  EXPECT_FALSE(to_json(summarize(conditions(2), run_of(10, 2, 1))).contains("rounds"));
+}
+
+TEST(ServeResult, RefusedRequestsAreNotKeptUpWith) {
+  LoadRun run = run_of(20, 2, 0.1);
+  EXPECT_TRUE(summarize(conditions(2), run).kept_up());
+  for (size_t i = 10; i < 13; ++i) run.records[i].error = "HTTP 429: full";
+  const ServeResult r = summarize(conditions(2), run);
+  EXPECT_NEAR(r.good_share, 0.85, 1e-9);
+  EXPECT_FALSE(r.kept_up());
+  ServeConditions strict = conditions(2);
+  strict.goodput.ttft = 50;
+  EXPECT_FALSE(summarize(strict, run_of(20, 2, 0.1)).kept_up()) << "100 ms is more than 50";
+}
+
+TEST(ServeResult, ManyKindsOfErrorsStayShort) {
+  LoadRun run = run_of(40, 2, 0.1);
+  for (size_t i = 0; i < 40; ++i) run.records[i].error = "request " + std::to_string(i) + " is lost";
+  const std::string table = format_table(summarize(conditions(2), run));
+  EXPECT_NE(table.find("    30   other kinds of errors"), std::string::npos) << table;
+  EXPECT_EQ(rates_row(summarize(conditions(2), run)).find("nan"), std::string::npos);
 }
 
 }  // namespace

@@ -194,6 +194,45 @@ TEST(Workload, BlocksOfATrace) {
                          w.requests[0].prompt.begin() + kTraceBlockTokens));
 }
 
+TEST(Workload, Sessions) {
+  WorkloadOptions o = small();
+  o.num_prompts = 12;
+  o.turns = 3;
+  o.arrival = Arrival::kPoisson;
+  o.request_rate = 6;  // sessions at 2 a second
+  o.shared_prefix_ratio = 0.5;
+  o.num_prefixes = 2;
+  const Workload w = make(o);
+  ASSERT_EQ(w.requests.size(), 12u);
+  EXPECT_NEAR(w.requests.back().arrival, 1.5, 1e-9);
+  for (size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(w.requests[i].arrival, w.requests[i / 3 * 3].arrival);
+    EXPECT_EQ(w.requests[i].prefix_len > 0, i % 3 == 0);  // what is shared is said at the start
+    if (i % 3 == 0) EXPECT_EQ(w.requests[i].prefix_id, static_cast<int64_t>(i / 3 % 2));
+  }
+}
+
+TEST(Workload, LaterTurnsHaveTheirOwnLengthAndWaitForTheirUser) {
+  WorkloadOptions o = small();
+  o.num_prompts = 4001;
+  o.turns = 4001;
+  o.input_len = 9;
+  o.turn_input_len = 3;
+  o.think_time = 2;
+  const Workload w = make(o);
+  double sum = 0, squares = 0;
+  for (size_t i = 0; i < w.requests.size(); ++i) {
+    const PlannedRequest& r = w.requests[i];
+    EXPECT_EQ(r.turn, static_cast<int64_t>(i));
+    EXPECT_EQ(r.prompt.size(), i == 0 ? 9u : 3u);
+    if (i == 0) EXPECT_EQ(r.think_time, 0);
+    sum += r.think_time;
+    squares += r.think_time * r.think_time;
+  }
+  EXPECT_NEAR(sum / 4000, 2, 0.15);
+  EXPECT_NEAR(squares / 4000, 8, 1) << "of an exponential distribution: twice the square of the mean";
+}
+
 TEST(Workload, WarmupHasOtherTokens) {
   WorkloadOptions o = small();
   o.num_prompts = 2;

@@ -48,6 +48,27 @@ export const unlabelled = (page) =>
     return bad;
   });
 
+/// What every page has: a language, a title, a description, a width that follows the device and may be zoomed, headings in order,
+/// pictures with a text, targets that a finger finds (words that explain themselves are as high as their line).
+export const basics = (page) =>
+  page.evaluate(() => {
+    const bad = [];
+    const meta = (name) => document.querySelector(`meta[name="${name}"]`)?.content ?? '';
+    if (!document.documentElement.lang) bad.push('no language');
+    if (document.title.trim() === '') bad.push('no title');
+    if (meta('description') === '') bad.push('no description');
+    if (!/width=device-width/.test(meta('viewport')) || /user-scalable=no|maximum-scale=1(?![\d.])/.test(meta('viewport'))) bad.push(`viewport: ${meta('viewport')}`);
+    const shown = (e) => e.getClientRects().length > 0;
+    const levels = [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].filter(shown).map((e) => Number(e.tagName[1]));
+    levels.forEach((level, i) => level > (levels[i - 1] ?? 0) + 1 && bad.push(`h${level} behind h${levels[i - 1] ?? 0}`));
+    for (const e of document.querySelectorAll('img:not([alt])')) bad.push(e.outerHTML.slice(0, 100));
+    for (const e of document.querySelectorAll('button, select, input, textarea, summary')) {
+      const { width, height } = e.getBoundingClientRect();
+      if (shown(e) && !e.closest('.unseen, .term') && Math.min(width, height) < 20) bad.push(`${Math.round(width)} x ${Math.round(height)}: ${e.outerHTML.slice(0, 100)}`);
+    }
+    return bad;
+  });
+
 /// What Tab does not reach of what can be used, and what shows no sign of having the focus.
 export async function unreachable(page) {
   const count = await page.evaluate(() => {

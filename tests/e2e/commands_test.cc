@@ -72,6 +72,27 @@ TEST(Generate, Json) {
   EXPECT_GT(json["timings"]["load_ms"].get<double>(), 0);
 }
 
+// Each run is a process of its own.
+TEST(Generate, AStoreKeepsThePrefixForTheNextProcess) {
+  std::string story;
+  for (int i = 0; i < 40; ++i) story += "The fox carried the lamp through the quiet wood. ";
+  const Arguments prompt = {"-p", story, "-n", "12", "--seed", "7"};
+  const Json cold = generate_json(prompt);
+  EXPECT_FALSE(cold["usage"].contains("deepinfer"));
+  const Arguments with_store = prompt + Arguments{"--kv-store", testing::scratch_dir("store") + "/kv"};
+  const Json first = generate_json(with_store), second = generate_json(with_store);
+  EXPECT_EQ(first["token_ids"], cold["token_ids"]);
+  EXPECT_EQ(second["token_ids"], cold["token_ids"]);
+  EXPECT_EQ(first["usage"]["deepinfer"]["cache"]["miss"], "not_stored");
+  const Json& cache = second["usage"]["deepinfer"]["cache"];
+  EXPECT_GE(cache["tokens"]["local"].get<int64_t>(), 256) << second;
+  EXPECT_EQ(cache["tokens"]["local"], second["usage"]["prompt_tokens_details"]["cached_tokens"]) << second;
+  EXPECT_EQ(cache["tokens"]["device"], 0) << second;
+  EXPECT_TRUE(cache["miss"].is_null()) << second;
+  EXPECT_GT(cache["pulled_bytes"].get<int64_t>(), 0) << second;
+  EXPECT_GT(cache["ttl_seconds"].get<double>(), 80000) << second;
+}
+
 TEST(Generate, SeedDecidesTheText) {
   const Arguments base = {"-p", "Tell me a story about a fox and a lamp.", "-n", "40"};
   const Json a = generate_json(base + Arguments{"--seed", "7"});

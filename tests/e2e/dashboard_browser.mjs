@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import path from 'node:path';
-import { faint, openBrowser, openPage, portray, unlabelled, unreachable } from './browser.mjs';
+import { basics, faint, openBrowser, openPage, portray, unlabelled, unreachable } from './browser.mjs';
 import { finish, post, root, serve, test } from './server_process.mjs';
 
 const program = process.argv[2];
@@ -73,6 +73,7 @@ await test('every control has a name and is reached by the keyboard', async () =
     await page.getByText('live', { exact: true }).waitFor();
     if (hash === '#/') await tile(page, 'Output').waitFor();
     await page.getByText('Asking…').waitFor({ state: 'detached' });
+    assert.deepEqual(await basics(page), [], hash);
     assert.deepEqual(await unlabelled(page), [], hash);
     assert.deepEqual(await unreachable(page), [], hash);
   }

@@ -50,8 +50,11 @@ TEST(CoreTiers, PulledPrefixesGiveTheBitsOfAColdRun) {
         expect_cold(h, id, request, what);
         const Usage& usage = h.answers(id)[0].usage;
         EXPECT_EQ(usage.cached_tokens, (tokens - 1) / 128 * 128) << what;
-        ASSERT_EQ(usage.tiers.tokens.size(), 1u) << what;
-        EXPECT_EQ(usage.tiers.tokens[0], usage.cached_tokens) << what;
+        ASSERT_EQ(usage.tiers.parts.size(), 1u) << what;
+        EXPECT_EQ(usage.tiers.parts[0].tier, "host") << what;
+        EXPECT_EQ(usage.tiers.tokens(), usage.cached_tokens) << what;
+        EXPECT_EQ(h.core().stats().pulled_tokens, usage.cached_tokens) << what;
+        EXPECT_EQ(h.core().stats().cached_tokens, usage.cached_tokens) << what;
         // Now it is in the device's index.
         const int64_t pulls = h.core().stats().pulls;
         h.submit(request);
@@ -77,7 +80,7 @@ TEST(CoreTiers, TheDeviceHasTheFirstPagesAndATierTheNext) {
   h.run();
   expect_cold(h, id, request, "mixture");
   EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 640);
-  EXPECT_EQ(h.answers(id)[0].usage.tiers.tokens[0], 384);
+  EXPECT_EQ(h.answers(id)[0].usage.tiers.tokens(), 384);
 }
 
 TEST(CoreTiers, APullThatFailsAnywhereCostsTimeOnly) {
@@ -98,6 +101,7 @@ TEST(CoreTiers, APullThatFailsAnywhereCostsTimeOnly) {
       const std::string what = fmt::format("group {} page {}", group, page);
       EXPECT_GE(h.core().stats().pulls_failed, 1) << what;  // the company, stored by an earlier round, may fail too
       EXPECT_EQ(h.answers(id)[0].usage.tiers.miss, "corrupt") << what;
+      EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, page * 128) << what;
       expect_cold(h, id, request, what);
       expect_cold(h, company, other, what + ", company");
     }

@@ -47,6 +47,11 @@ TEST(EngineOptions, DefaultsAndLimitsAreValid) {
       {"cache_max_pinned_fraction", [](auto& o) { o.cache_max_pinned_fraction = 1; }},
       {"window_snapshot_memory", [](auto& o) { o.window_snapshot_memory = 0; }},
       {"window_snapshot_ttl", [](auto& o) { o.window_snapshot_ttl = 0; }},
+      {"kv_tiers", [](auto& o) { o.kv_tiers.host_bytes = int64_t{1} << 50; }},
+      {"kv_tiers", [](auto& o) { o.kv_tiers.store_bytes = 1 << 20; }},
+      {"kv_tiers", [](auto& o) { o.kv_tiers.ttl_chat = o.kv_tiers.ttl_agent = o.kv_tiers.ttl_pinned = 0; }},
+      {"kv_tiers", [](auto& o) { o.kv_tiers.ttl_pinned = 10 * 365 * 86400.0; }},
+      {"kv_tiers", [](auto& o) { o.kv_tiers.match_limit = o.kv_tiers.pull_limit = 1e-4; }},
       {"decoder_keep_tokens", [](auto& o) { o.decoder_keep_tokens = int64_t{1} << 40; }},
       {"num_speculative_tokens", [](auto& o) { o.num_speculative_tokens = 0; }},
       {"num_speculative_tokens", [](auto& o) { o.num_speculative_tokens = 64; }},
@@ -59,6 +64,20 @@ TEST(EngineOptions, DefaultsAndLimitsAreValid) {
     const Status status = options.validate();
     EXPECT_TRUE(status.ok()) << c.message << ": " << status.message();
   }
+}
+
+TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
+  EngineOptions options = good();
+  options.kv_tiers.store = "somewhere";
+  options.kv_tiers.secret_file = "secret";
+  EXPECT_TRUE(options.validate().ok()) << options.validate().message();
+  options.enable_prefix_caching = false;
+  EXPECT_TRUE(options.validate().message().starts_with("enable_prefix_caching is false, kv_tiers need it"))
+      << options.validate().message();
+  options = good();
+  options.kv_tiers.host_bytes = 1 << 20;
+  options.kv_tiers.secret_file = "secret";
+  EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
 }
 
 TEST(EngineOptions, EveryFieldIsChecked) {
@@ -77,6 +96,13 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"max_num_batched_tokens is -1, must be from 0 to 1048576", [](auto& o) { o.max_num_batched_tokens = -1; }},
       {"max_num_batched_tokens is 1048577", [](auto& o) { o.max_num_batched_tokens = (1 << 20) + 1; }},
       {"max_num_batched_tokens is 255, must be at least max_num_seqs, 256", [](auto& o) { o.max_num_batched_tokens = 255; }},
+      {"kv_tiers.host_bytes is -1, must be from 0", [](auto& o) { o.kv_tiers.host_bytes = -1; }},
+      {"kv_tiers.store_bytes is 1048575, must be from 1048576", [](auto& o) { o.kv_tiers.store_bytes = (1 << 20) - 1; }},
+      {"kv_tiers.ttl_chat is -1, must be from 0 to 315360000", [](auto& o) { o.kv_tiers.ttl_chat = -1; }},
+      {"kv_tiers.ttl_agent is nan", [](auto& o) { o.kv_tiers.ttl_agent = kNan; }},
+      {"kv_tiers.ttl_pinned is inf", [](auto& o) { o.kv_tiers.ttl_pinned = kInf; }},
+      {"kv_tiers.match_limit is 0, must be from 0.0001 to 60", [](auto& o) { o.kv_tiers.match_limit = 0; }},
+      {"kv_tiers.pull_limit is 4000, must be from 0.0001 to 3600", [](auto& o) { o.kv_tiers.pull_limit = 4000; }},
       {"max_model_len is -1", [](auto& o) { o.max_model_len = -1; }},
       {"max_model_len is 9223372036854775807", [](auto& o) { o.max_model_len = kHuge; }},
       {"kv_cache_memory is -1", [](auto& o) { o.kv_cache_memory = -1; }},

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "deepinfer/engine.h"
 #include "telemetry/trace_recorder.h"
@@ -162,6 +163,59 @@ TEST_P(TimelineTest, PhasesAddUpAndAgreeWithTheSteps) {
 
 INSTANTIATE_TEST_SUITE_P(, TimelineTest, ::testing::Bool(),
                          [](const auto& speculation) { return speculation.param ? "speculating" : "plain"; });
+
+// What the tiers cost a request is a part of its time to the first token: looking it up, and waiting for its pages.
+TEST(Timeline, TiersHaveTheirPhasesAndSpans) {
+  const auto trace = std::make_shared<TraceRecorder>();
+  EngineOptions options;
+  options.model = nano_dir();
+  options.max_num_seqs = 8;
+  options.max_num_batched_tokens = 128;
+  options.kv_cache_memory = int64_t{64} << 20;
+  options.kv_tiers.host_bytes = int64_t{64} << 20;
+  options.trace = trace;
+  auto made = Engine::Create(options);
+  ASSERT_TRUE(made.has_value()) << made.error().message();
+  Engine& engine = **made;
+  Request request;
+  for (int i = 0; i < 700; ++i) request.prompt.push_back(10 + i);
+  request.max_tokens = 3;
+  uint64_t last = 0;
+  Usage usage;
+  for (int round = 0; round < 2; ++round) {
+    RequestHandle handle = *engine.submit(request);
+    last = handle.id();
+    while (const auto output = handle.next()) usage = output->usage;
+    while (engine.stats().tiers.tiers[0].pages_written < engine.stats().tiers.pages_retained) std::this_thread::yield();
+    engine.reset_prefix_cache();
+  }
+  engine.shutdown();
+  ASSERT_EQ(usage.tiers.tokens(), 640);
+  const RequestRecord r = trace->requests().find(std::to_string(last)).front();
+  int64_t at = r.arrival;
+  for (size_t p = 0; p <= static_cast<size_t>(Phase::kPublish); ++p) {
+    if (!r.phases[p].known()) continue;
+    EXPECT_EQ(r.phases[p].begin, at) << telemetry::phase_name(static_cast<Phase>(p));
+    at = r.phases[p].end;
+  }
+  EXPECT_EQ(at, r.first_token);
+  for (const Phase p : {Phase::kLookup, Phase::kQueue, Phase::kMatch, Phase::kLoad, Phase::kHandoff, Phase::kPrefill})
+    EXPECT_TRUE(r.phase(p).known()) << telemetry::phase_name(p);
+  std::map<std::string, std::vector<Span>> named;
+  for (const Span& s : own(trace->snapshot(), last, Category::kCache, false)) named[s.name].push_back(s);
+  for (const Span& s : own(trace->snapshot(), last, Category::kCache, true)) named[s.name].push_back(s);
+  ASSERT_EQ(named["lookup"].size(), 1u);
+  EXPECT_EQ(arg(named["lookup"][0], "hit_pages"), 5);
+  ASSERT_EQ(named["pull"].size(), 1u);
+  EXPECT_EQ(arg(named["pull"][0], "good_pages"), 5);
+  EXPECT_EQ(arg(named["pull"][0], "bytes"), usage.tiers.bytes);
+  EXPECT_GE(named["pull"][0].begin, r.phase(Phase::kMatch).begin);
+  ASSERT_FALSE(named["load"].empty()) << "a step that came to a group of the pages";
+  for (size_t i = 0; i < named["load"].size(); ++i) {
+    EXPECT_EQ(arg(named["load"][i], "pages"), 5);
+    EXPECT_GE(named["load"][i].begin, r.phase(Phase::kHandoff).end);
+  }
+}
 
 TEST(Timeline, AnswersAreTheSameAndOperatorsLieInTheirSteps) {
   TraceRecorder::Options options;

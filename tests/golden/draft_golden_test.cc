@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "golden/recorder.h"
+#include "golden/setup.h"
 #include "testing/golden_file.h"
 #include "testing/loaded_model.h"
 #include "testing/named_backend.h"
@@ -21,10 +22,7 @@ using testing::relative_l2;
 constexpr double kLayerTolerance = 5e-3;  // DESIGN §4
 constexpr float kE4m3Step = 0.126f;       // one step above a power of two, relative
 
-struct Setup {
-  const char* checkpoint;
-  const char* backend;
-};
+using Setup = testing::GoldenSetup;
 
 /// Golden inputs from the second stage on; the first one begins with the embedding.
 class StageRecorder final : public StepObserver {
@@ -144,7 +142,7 @@ TEST_P(DraftGolden, EveryStageTeacherForced) {
 INSTANTIATE_TEST_SUITE_P(All, DraftGolden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
                                            Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
-                         [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
+                         [](const auto& param) { return param.param.name(); });
 
 }  // namespace
 }  // namespace deepinfer

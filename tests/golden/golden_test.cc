@@ -9,6 +9,7 @@
 #include <set>
 
 #include "golden/recorder.h"
+#include "golden/setup.h"
 #include "testing/golden_file.h"
 #include "testing/loaded_model.h"
 #include "testing/named_backend.h"
@@ -26,10 +27,7 @@ constexpr float kOpenGap = 4e-3f;    // one bf16 step of an index score between 
 constexpr float kE4m3Step = 0.126f;  // one step above a power of two, relative
 constexpr float kE2m1Step = 0.51f;   // 1 -> 1.5, 2 -> 3, 4 -> 6
 
-struct Setup {
-  const char* checkpoint;
-  const char* backend;
-};
+using Setup = testing::GoldenSetup;
 
 class Golden : public ::testing::TestWithParam<Setup> {
  protected:
@@ -313,7 +311,7 @@ TEST_P(Golden, TinyPrompts) {
 INSTANTIATE_TEST_SUITE_P(All, Golden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
                                            Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
-                         [](const auto& param) { return std::string(param.param.checkpoint) + "_" + param.param.backend; });
+                         [](const auto& param) { return param.param.name(); });
 
 }  // namespace
 }  // namespace deepinfer

@@ -27,7 +27,17 @@ void testing::check_reject(const Json& test) {
   ASSERT_FALSE(request.has_value());
   const Json& expected = test.at("expect");
   EXPECT_EQ(request.error().status, expected.at("status"));
-  EXPECT_EQ(Json::parse(error_body(api_of(test), request.error())).at("error"), expected.at("body").at("error"));
+  Json error = Json::parse(error_body(api_of(test), request.error())).at("error");
+  const Json& wanted = expected.at("body").at("error");
+  // A published text may go on with the value, and then says which field it is about.
+  const std::string text = wanted.at("message"), got = error.at("message");
+  if (got.starts_with(text + ", ")) {
+    ASSERT_TRUE(error.at("param").is_string()) << got;
+    EXPECT_NE(got.find(error.at("param").get<std::string>()), std::string::npos) << got;
+    error["message"] = text;
+    error["param"] = wanted.at("param");
+  }
+  EXPECT_EQ(error, wanted);
 }
 
 void testing::check_settings(const Json& test) {
@@ -338,6 +348,68 @@ TEST(Json, PublicTestSuite) {
 
 TEST(Requests, CountTokensBody) { EXPECT_EQ(count_tokens_body(12), R"({"input_tokens":12})"); }
 
+/// A field, a value outside its range, and what the error says about it.
+struct OutOfRange {
+  Api api;
+  const char *field, *value;
+  std::vector<const char*> words;  ///< value and limit
+};
+
+TEST(Errors, RangesNameFieldValueAndLimit) {
+  const std::string sixteen = R"(["1","2","3","4","5","6","7","8","9","10","11","12","13","14","15","16","17"])";
+  const std::string long_stop = "[\"" + std::string(1025, 'x') + "\"]";
+  const OutOfRange cases[] = {
+      {Api::kChat, "temperature", "3", {"got 3", "[0, 2]"}},
+      {Api::kChat, "temperature", "-0.5", {"got -0.5", "[0, 2]"}},
+      {Api::kMessages, "temperature", "2.5", {"got 2.5", "[0, 2]"}},
+      {Api::kResponses, "temperature", "1e300", {"got 1e+300", "[0, 2]"}},
+      {Api::kCompletions, "temperature", "2.01", {"got 2.01", "[0, 2]"}},
+      {Api::kChat, "top_p", "0", {"got 0", "(0, 1]"}},
+      {Api::kMessages, "top_p", "1.5", {"got 1.5", "(0, 1]"}},
+      {Api::kChat, "frequency_penalty", "-2.5", {"got -2.5", "[-2, 2]"}},
+      {Api::kCompletions, "presence_penalty", "3", {"got 3", "[-2, 2]"}},
+      {Api::kChat, "seed", "-1", {"got -1", "[0, 2^63)"}},
+      {Api::kChat, "seed", "1e40", {"got 1e+40", "[0, 2^63)"}},
+      {Api::kChat, "max_tokens", "0", {"got 0", "greater than zero"}},
+      {Api::kChat, "max_completion_tokens", "0", {"got 0", "greater than zero"}},
+      {Api::kResponses, "max_output_tokens", "0", {"got 0", "greater than zero"}},
+      {Api::kMessages, "max_tokens", "-1", {"got -1", "from 0 to 4294967295"}},
+      {Api::kChat, "n", "0", {"got 0", "from 1 to"}},
+      {Api::kCompletions, "n", "1000000", {"got 1000000", "from 1 to"}},
+      {Api::kChat, "top_k", "-2", {"got -2", "from -1 to 2147483647"}},
+      {Api::kChat, "min_p", "1.1", {"got 1.1", "from 0 to 1"}},
+      {Api::kChat, "repetition_penalty", "0", {"got 0", "from 1e-06 to 100"}},
+      {Api::kChat, "min_tokens", "-1", {"got -1", "from 0 to"}},
+      {Api::kChat, "priority", "99999999999", {"got 99999999999", "from -2147483648 to 2147483647"}},
+      {Api::kChat, "deadline", "0", {"got 0", "from 0.001 to 1000000"}},
+      {Api::kChat, "stop", sixteen.c_str(), {"17", "16"}},
+      {Api::kCompletions, "stop", long_stop.c_str(), {"1025", "1024"}},
+      {Api::kMessages, "stop_sequences", sixteen.c_str(), {"got 17", "at most 16"}},
+      {Api::kMessages, "stop_sequences", R"(["a",""])", {"[1] is \"\"", "non-empty"}},
+      {Api::kMessages, "stop_sequences", long_stop.c_str(), {"1025", "1024"}},
+      {Api::kChat, "logit_bias", R"({"5":101})", {"got 101", "from -100 to 100"}},
+  };
+  for (const OutOfRange& c : cases) {
+    Json body{{"model", "m"}, {"max_tokens", 5}};
+    if (c.api == Api::kCompletions) {
+      body["prompt"] = "x";
+    } else {
+      body[c.api == Api::kResponses ? "input" : "messages"] = Json::array({Json{{"role", "user"}, {"content", "x"}}});
+    }
+    if (std::string_view(c.field).starts_with("max_")) body.erase("max_tokens");
+    body[c.field] = Json::parse(c.value);
+    const auto error_of = [](const auto& request) { return request ? std::nullopt : std::optional<ApiError>(request.error()); };
+    const std::optional<ApiError> error = c.api == Api::kCompletions ? error_of(parse_completion_request(body.dump()))
+                                                                     : error_of(parse_request(c.api, body.dump()));
+    ASSERT_TRUE(error.has_value()) << c.field << " " << c.value;
+    EXPECT_EQ(error->status, 400);
+    EXPECT_TRUE(error->param.value_or("").starts_with(c.field)) << c.field << ": " << error->param.value_or("-");
+    for (const char* word : c.words) EXPECT_NE(error->message.find(word), std::string::npos) << c.field << ": " << error->message;
+    EXPECT_NE(error->message.find(c.field), std::string::npos) << error->message;
+    EXPECT_LT(error->message.size(), 300u);
+  }
+}
+
 TEST(Errors, Bodies) {
   const ApiError error = ApiError::Field("a.b", "is {}", 5);
   EXPECT_EQ(error_body(Api::kChat, error),
@@ -345,6 +417,8 @@ TEST(Errors, Bodies) {
   EXPECT_EQ(
       error_body(Api::kMessages, ApiError::From(Status::Unavailable("the queue is full"))),
       R"({"type":"error","error":{"message":"the queue is full","type":"rate_limit_error","param":null,"code":"rate_limit_error"}})");
+  EXPECT_EQ(ApiError::From(Status::OutOfRange("logit_bias has token id 9, must be from 0 to 7")).param, "logit_bias");
+  EXPECT_EQ(ApiError::From(Status::OutOfRange("logit_biases")).param, std::nullopt);
   EXPECT_EQ(ApiError::From(Status::Internal("x")).status, 500);
   EXPECT_EQ(ApiError::From(Status::OutOfRange("x")).status, 400);
   EXPECT_EQ(ApiError::From(Status::ResourceExhausted("x")).status, 503);

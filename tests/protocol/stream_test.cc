@@ -247,6 +247,63 @@ Output output_of(int64_t index, const std::string& text, std::vector<int32_t> to
   return out;
 }
 
+/// Where cached tokens came from is said beside the usage of every API, if there are tiers to come from.
+TEST(Stream, CacheUsageIsAnExtension) {
+  const auto usage_of = [](const auto& parse, const char* text, const Output& output) {
+    const auto request = parse(text);
+    EXPECT_TRUE(request.has_value());
+    const auto stream = make_response_stream(*request, {.id = "id", .created = 5, .system_fingerprint = {}}, nullptr);
+    stream->push(output, 9);
+    EXPECT_TRUE(stream->done());
+    return Json::parse(stream->body())["usage"];
+  };
+  const auto chat = [](const char* text) { return parse_chat_request(text); };
+  const auto messages = [](const char* text) { return parse_messages_request(text); };
+  const auto responses = [](const char* text) { return parse_responses_request(text); };
+  Output output = output_of(0, "a", {1}, FinishReason::kStop);
+  output.usage.cached_tokens = 9;
+  const char* const kChat = R"({"model":"m","messages":[{"role":"user","content":"q"}]})";
+  EXPECT_FALSE(usage_of(chat, kChat, output).contains("deepinfer")) << "no tier was asked";
+  output.usage.tiers = {.parts = {{"host", 2}, {"local", 4}},
+                        .bytes = 77,
+                        .match_seconds = 0.5,
+                        .pull_seconds = 0.25,
+                        .ttl_seconds = 60,
+                        .miss = "expired"};
+  const Json want =
+      Json::parse(R"({"cache": {"tokens": {"device": 3, "host": 2, "local": 4}, "miss": "expired", "match_seconds": 0.5,
+                                              "pull_seconds": 0.25, "pulled_bytes": 77, "ttl_seconds": 60.0}})");
+  EXPECT_EQ(usage_of(chat, kChat, output)["deepinfer"], want);
+  EXPECT_EQ(usage_of(messages, R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"q"}]})", output)["deepinfer"],
+            want);
+  EXPECT_EQ(usage_of(responses, R"({"model":"m","input":"q"})", output)["deepinfer"], want);
+  output.usage.tiers = {.miss = "none"};
+  EXPECT_EQ(usage_of(chat, kChat, output)["deepinfer"]["cache"]["tokens"], Json::parse(R"({"device": 9})"));
+  EXPECT_TRUE(usage_of(chat, kChat, output)["deepinfer"]["cache"]["ttl_seconds"].is_null());
+  EXPECT_TRUE(usage_of(chat, kChat, output)["deepinfer"]["cache"]["miss"].is_null());
+}
+
+TEST(Stream, CacheUsageOfSeveralPrompts) {
+  const auto request = parse_completion_request(R"({"model":"m","prompt":["a","b"]})");
+  ASSERT_TRUE(request.has_value());
+  const auto stream = make_completion_stream(*request, {.id = "id", .created = 5, .system_fingerprint = {}}, nullptr);
+  Output one = output_of(0, "x", {1}, FinishReason::kStop), two = one;
+  one.usage.cached_tokens = two.usage.cached_tokens = 8;
+  one.usage.tiers = {
+      .parts = {{"host", 2}}, .bytes = 10, .match_seconds = 1, .pull_seconds = 3, .ttl_seconds = 60, .miss = "none"};
+  two.usage.tiers = {.parts = {{"host", 1}, {"local", 4}},
+                     .bytes = 5,
+                     .match_seconds = 2,
+                     .pull_seconds = 1,
+                     .ttl_seconds = 40,
+                     .miss = "not_stored"};
+  stream->push(one, 9, 0);
+  stream->push(two, 9, 1);
+  EXPECT_EQ(Json::parse(stream->body())["usage"]["deepinfer"]["cache"],
+            Json::parse(R"({"tokens": {"device": 9, "host": 3, "local": 4}, "miss": "not_stored", "match_seconds": 2.0,
+                            "pull_seconds": 3.0, "pulled_bytes": 15, "ttl_seconds": 40.0})"));
+}
+
 /// A reader that is slow gets several tokens at once: where a stop string ends the answer, and what is counted, is the same.
 TEST(Stream, StopStringsDoNotDependOnHowNewsAreMerged) {
   const std::vector<std::string> texts = {"a", "", "b S", "T", "O", "P and", " more", ""};

@@ -95,13 +95,19 @@ TEST(Auth, ResponsesBelongToTheirKey) {
 }
 
 TEST(Auth, SaltsKeepTenantsApart) {
-  const server::CacheSalts salts;
-  EXPECT_EQ(salts.salt(0, "", 0), salts.salt(0, "", 0));
-  EXPECT_NE(salts.salt(0, "", 0), salts.salt(1, "", 0));
-  EXPECT_NE(salts.salt(0, "", 0), salts.salt(0, "a", 0));
-  EXPECT_NE(salts.salt(0, "", 0), salts.salt(0, "", 1));
-  EXPECT_NE(salts.salt(1, "", 0), server::CacheSalts().salt(1, "", 0));
-  EXPECT_EQ(salts.salt(7, std::string(100'000, 'x'), 0).size(), 32U);
+  const server::KeyRing keys({"first-key", "second-key"}), turned({"second-key", "first-key"}), none({});
+  const std::string first = keys.cache_salt(0, "", 0);
+  EXPECT_EQ(keys.cache_salt(0, "", 0), first);
+  EXPECT_NE(keys.cache_salt(1, "", 0), first);
+  EXPECT_NE(keys.cache_salt(-1, "", 0), first);
+  EXPECT_NE(keys.cache_salt(0, "a", 0), first);
+  EXPECT_NE(keys.cache_salt(0, "", 1), first);
+  EXPECT_EQ(keys.cache_salt(0, std::string(100'000, 'x'), 0).size(), 32U);
+  // Servers that share a store, and the next run of this one, may list their keys otherwise.
+  EXPECT_EQ(turned.cache_salt(1, "", 0), first);
+  EXPECT_NE(turned.cache_salt(0, "", 0), first);
+  EXPECT_EQ(none.cache_salt(-1, "", 0), keys.cache_salt(-1, "", 0));
+  EXPECT_NE(server::random_epoch(), server::random_epoch());
 }
 
 TEST(Auth, KeyFile) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -209,6 +210,70 @@ TEST(Metrics, NamesOfModelsAreEscaped) {
   EXPECT_NE(call(server.port(), "GET", "/metrics").body.find("{model_name=\"a\\\"b\\\\c\"}"), std::string::npos);
 }
 
+TEST(Metrics, NamesWithoutColons) {
+  TestServerOptions options;
+  options.server.served_model_names = {"a:b"};
+  TestServer server(options);
+  call(server.port(), "POST", "/v1/chat/completions", chat_body("hi", {{"model", "a:b"}}));
+  metrics_of(server);  // from here on the routes and statuses that are counted are the same
+  const HttpReply plain = call(server.port(), "GET", "/metrics?other=1&names=underscore");
+  ASSERT_EQ(plain.status, 200);
+  EXPECT_NE(plain.body.find("\nvllm_num_requests_running{model_name=\"a:b\"} 0\n"), std::string::npos)
+      << plain.body.substr(0, 500);
+  const auto underscored = parse(plain.body), verbatim = metrics_of(server);
+  EXPECT_EQ(underscored.size(), verbatim.size());
+  for (const auto& [name, family] : verbatim) {
+    std::string wanted = name;
+    std::replace(wanted.begin(), wanted.end(), ':', '_');
+    ASSERT_TRUE(underscored.contains(wanted)) << wanted;
+    EXPECT_EQ(underscored.at(wanted).values.size(), family.values.size()) << wanted;
+  }
+  for (const auto& [name, family] : underscored) EXPECT_EQ(name.find(':'), std::string::npos) << name;
+  EXPECT_EQ(call(server.port(), "GET", "/metrics?names=vllm").status, 200);
+  const HttpReply refused = call(server.port(), "GET", "/metrics?names=short");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["param"], "names");
+  EXPECT_EQ(refused.json()["error"]["message"], "names: is \"short\", must be \"vllm\" or \"underscore\"");
+}
+
+TEST(Metrics, PagesAndTiers) {
+  EngineStats stats;
+  stats.pages_total = 100;
+  stats.pages_free = 40;
+  stats.pages_cached = 30;
+  stats.pages_by_class = {10, 15, 5};
+  const auto samples = [&](const std::string& name) {
+    auto families = parse(server::Metrics().render(stats, {}, {}, "m"));
+    return families.contains(name) ? families.at(name).values : std::map<std::string, double>();
+  };
+  const auto sample = [](const std::string& name, const std::string& labels) {
+    return name + "{model_name=\"m\"," + labels + "}";
+  };
+  const std::string by_class = "deepinfer:kv_pages_by_class", by_tier = "deepinfer:kv_pages_by_tier";
+  EXPECT_EQ(samples(by_class), (std::map<std::string, double>{{sample(by_class, "class=\"chat\""), 10},
+                                                              {sample(by_class, "class=\"agent\""), 15},
+                                                              {sample(by_class, "class=\"pinned\""), 5}}));
+  EXPECT_EQ(samples(by_tier), (std::map<std::string, double>{{sample(by_tier, "tier=\"device\""), 60}}));
+  EXPECT_TRUE(samples("deepinfer:kv_tier_available").empty()) << "there is no tier";
+
+  KvTierStats local{.name = "local", .pages = 7};
+  local.matched_pages = 3;
+  local.match_misses[static_cast<size_t>(KvStoreMiss::kExpired)] = 2;
+  local.available = false;
+  stats.tiers.tiers = {{.name = "host"}, local};
+  EXPECT_EQ(samples(by_tier),
+            (std::map<std::string, double>{{sample(by_tier, "tier=\"device\""), 60}, {sample(by_tier, "tier=\"local\""), 7}}))
+      << "what a tier does not count is not reported";
+  const auto available = samples("deepinfer:kv_tier_available");
+  EXPECT_EQ(available.at(sample("deepinfer:kv_tier_available", "tier=\"host\"")), 1);
+  EXPECT_EQ(available.at(sample("deepinfer:kv_tier_available", "tier=\"local\"")), 0);
+  EXPECT_EQ(
+      samples("deepinfer:kv_tier_pages_matched_total").at(sample("deepinfer:kv_tier_pages_matched_total", "tier=\"local\"")), 3);
+  const auto misses = samples("deepinfer:kv_tier_lookup_misses_total");
+  EXPECT_EQ(misses.at(sample("deepinfer:kv_tier_lookup_misses_total", "tier=\"local\",reason=\"expired\"")), 2);
+  EXPECT_FALSE(misses.contains(sample("deepinfer:kv_tier_lookup_misses_total", "tier=\"local\",reason=\"none\"")));
+}
+
 /// The table of docs/reference/metrics.md.
 std::string reference(const std::map<std::string, Family>& families) {
   std::string out =
@@ -229,7 +294,12 @@ TEST(Metrics, ReferenceIsCurrent) {
   TestServer server;
   call(server.port(), "GET", "/health");
   const std::string path = testing::source_dir() + "/docs/reference/metrics.md";
-  const std::string now = reference(metrics_of(server));
+  auto families = metrics_of(server);
+  // An engine that has tiers says more.
+  EngineStats stats;
+  stats.tiers.tiers.push_back({.name = "host", .pages = 1});
+  for (auto& [name, family] : parse(server::Metrics().render(stats, {}, {}, "m"))) families.emplace(name, std::move(family));
+  const std::string now = reference(families);
   if (std::getenv("DEEPINFER_UPDATE_DOCS") != nullptr) std::ofstream(path) << now;
   std::stringstream committed;
   committed << std::ifstream(path).rdbuf();

@@ -1,12 +1,10 @@
 // HTTPS with a certificate made for the test.
 
 #include <gtest/gtest.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
 #include <openssl/ssl.h>
-#include <openssl/x509.h>
 #include <poll.h>
 
+#include "server/certificate.h"
 #include "server/test_server.h"
 #include "testing/paths.h"
 
@@ -18,28 +16,6 @@ using testing::RawClient;
 using testing::request_text;
 using testing::TestServer;
 using testing::TestServerOptions;
-
-/// A self-signed certificate and its key in `directory`.
-void make_certificate(const std::string& directory) {
-  EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* cert = X509_new();
-  ASN1_INTEGER_set(X509_get_serialNumber(cert), 1);
-  X509_gmtime_adj(X509_getm_notBefore(cert), -60);
-  X509_gmtime_adj(X509_getm_notAfter(cert), 3600);
-  X509_set_pubkey(cert, key);
-  X509_NAME* name = X509_get_subject_name(cert);
-  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
-  X509_set_issuer_name(cert, name);
-  X509_sign(cert, key, EVP_sha256());
-  std::FILE* file = std::fopen((directory + "/cert.pem").c_str(), "w");
-  PEM_write_X509(file, cert);
-  std::fclose(file);
-  file = std::fopen((directory + "/key.pem").c_str(), "w");
-  PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr);
-  std::fclose(file);
-  X509_free(cert);
-  EVP_PKEY_free(key);
-}
 
 /// A blocking TLS client over a raw one.
 class TlsClient {
@@ -77,7 +53,7 @@ class TlsClient {
 
 TestServerOptions with_tls(double rate, int64_t tokens) {
   const std::string directory = testing::make_temp_dir("tls");
-  make_certificate(directory);
+  testing::make_certificate(directory);
   TestServerOptions options;
   options.server.ssl_certfile = directory + "/cert.pem";
   options.server.ssl_keyfile = directory + "/key.pem";

@@ -121,6 +121,7 @@ void add_bench_command(CLI::App& app, cli::Command& chosen, const EngineFactory&
   add_throughput_command(*bench, chosen, factory);
   add_sweep_command(*bench, chosen, factory);
   add_serve_command(*bench, chosen);
+  add_report_command(*bench, chosen);
 }
 
 }  // namespace deepinfer::bench

@@ -13,10 +13,10 @@ namespace deepinfer::bench {
 /// Engine::Create, or a fake one in tests.
 using EngineFactory = std::function<Result<std::unique_ptr<Engine>>(const EngineOptions&)>;
 
-/// `deepinfer bench throughput` and `deepinfer bench sweep`.
+/// `deepinfer bench throughput`, `sweep`, `serve` and `report`.
 void add_bench_command(CLI::App& app, cli::Command& chosen, const EngineFactory& factory);
 
-/// What the two commands share.
+/// What throughput and sweep share.
 struct Measured {
   BenchResult result;
   RunRecord run;
@@ -45,7 +45,8 @@ class OutputFile {
 
 void add_throughput_command(CLI::App& bench, cli::Command& chosen, const EngineFactory& factory);
 void add_sweep_command(CLI::App& bench, cli::Command& chosen, const EngineFactory& factory);
-/// `bench serve` and `bench report`: a server from the outside.
+// A server from the outside: these need no engine.
 void add_serve_command(CLI::App& bench, cli::Command& chosen);
+void add_report_command(CLI::App& bench, cli::Command& chosen);
 
 }  // namespace deepinfer::bench

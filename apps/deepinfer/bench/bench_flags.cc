@@ -55,7 +55,7 @@ void add_workload(CLI::App& c, BenchFlags& f, bool sweep) {
                      "closed: the next when one ends; poisson: at random times; trace: from a file"));
   in(cli::add_real(c, "--request-rate", f.request_rate, 1e-6, HUGE_VAL, "Requests a second on average, or inf; implies poisson",
                    "R"));
-  in(c.add_option("--trace", f.trace, "JSON Lines with arrival, input_len, output_len, ...; implies trace")->type_name("FILE"));
+  in(c.add_option("--trace", f.trace, "Our JSON Lines, Mooncake's, or Azure's CSV; implies trace")->type_name("FILE"));
   in(add_one_or_more(c, sweep, "--shared-prefix-ratio", f.shared_prefix_ratio, 0.0, 1.0,
                      sweep ? "Part of each prompt that all share (default: 0); a list: 0,0.9"
                            : "Part of each prompt that all share (default: 0)"));

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "bench_result.h"
+#include "table_format.h"
 
 namespace deepinfer::bench {
 namespace {
@@ -61,66 +62,46 @@ Json workload_json(const BenchConditions& c) {
   return json;
 }
 
-std::string heading(const char* text, char fill) {
-  return fill == '=' ? fmt::format("{:=^58}\n", text) : fmt::format("{:-^58}\n", text);
-}
-
-std::string line(const std::string& label, const std::string& value) {
-  return fmt::format("{:<44} {:<12}\n", label + ":", value);
-}
-std::string line(const std::string& label, int64_t value) { return line(label, std::to_string(value)); }
-std::string line(const std::string& label, double value, int digits = 2) {
-  return line(label, std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "-");
-}
-
-std::string distribution_lines(const char* title, const std::string& name, const Distribution& d) {
-  std::string out = heading(title, '-');
-  out += line("Mean " + name + " (ms)", d.mean);
-  out += line("Median " + name + " (ms)", d.median);
-  out += line("P95 " + name + " (ms)", d.p95);
-  out += line("P99 " + name + " (ms)", d.p99);
-  out += line("Max " + name + " (ms)", d.max);
-  return out;
-}
+constexpr TableFormat kTable(58, 44);
 
 std::string request_lines(const BenchResult& r) {
-  std::string out = line("Successful requests", r.completed);
-  out += line("Failed requests", r.failed);
-  if (r.cancelled > 0) out += line("Cancelled requests", r.cancelled);
-  if (r.not_submitted > 0) out += line("Requests not submitted", r.not_submitted);
-  if (r.conditions.concurrency > 0) out += line("Maximum request concurrency", r.conditions.concurrency);
-  out += line("Peak concurrent requests", r.peak_in_flight);
+  std::string out = kTable.line("Successful requests", r.completed);
+  out += kTable.line("Failed requests", r.failed);
+  if (r.cancelled > 0) out += kTable.line("Cancelled requests", r.cancelled);
+  if (r.not_submitted > 0) out += kTable.line("Requests not submitted", r.not_submitted);
+  if (r.conditions.concurrency > 0) out += kTable.line("Maximum request concurrency", r.conditions.concurrency);
+  out += kTable.line("Peak concurrent requests", r.peak_in_flight);
   if (r.conditions.workload.arrival == Arrival::kPoisson && std::isfinite(r.conditions.workload.request_rate))
-    out += line("Request rate configured (RPS)", r.conditions.workload.request_rate);
-  out += line("Benchmark duration (s)", r.duration);
-  out += line("Total input tokens", r.total_input_tokens);
-  out += line("Total generated tokens", r.total_output_tokens);
-  out += line("Request throughput (req/s)", r.request_throughput);
-  out += line("Output token throughput (tok/s)", r.output_throughput);
-  out += line("Total token throughput (tok/s)", r.total_token_throughput);
+    out += kTable.line("Request rate configured (RPS)", r.conditions.workload.request_rate);
+  out += kTable.line("Benchmark duration (s)", r.duration);
+  out += kTable.line("Total input tokens", r.total_input_tokens);
+  out += kTable.line("Total generated tokens", r.total_output_tokens);
+  out += kTable.line("Request throughput (req/s)", r.request_throughput);
+  out += kTable.line("Output token throughput (tok/s)", r.output_throughput);
+  out += kTable.line("Total token throughput (tok/s)", r.total_token_throughput);
   return out;
 }
 
 std::string engine_lines(const BenchResult& r) {
-  std::string out = heading("Prefix Cache", '-');
-  out += line("Cached prompt tokens", r.cached_tokens);
-  out += line("Cache hit rate (%)", r.cache_hit_rate * 100);
-  out += line("Replayed tokens", r.replayed_tokens);
-  out += line("Row-layers run, of all", fmt::format("{} of {}", r.row_layers, r.full_row_layers));
-  out += line("Work saved (%)", r.work_saved * 100);
-  out += heading("Engine", '-');
-  out += line("Steps", r.steps);
-  out += line("Tokens per step", r.tokens_per_step);
-  out += line("Mean step (us)", r.step_mean_us, 1);
+  std::string out = kTable.section("Prefix Cache");
+  out += kTable.line("Cached prompt tokens", r.cached_tokens);
+  out += kTable.line("Cache hit rate (%)", r.cache_hit_rate * 100);
+  out += kTable.line("Replayed tokens", r.replayed_tokens);
+  out += kTable.line("Row-layers run, of all", fmt::format("{} of {}", r.row_layers, r.full_row_layers));
+  out += kTable.line("Work saved (%)", r.work_saved * 100);
+  out += kTable.section("Engine");
+  out += kTable.line("Steps", r.steps);
+  out += kTable.line("Tokens per step", r.tokens_per_step);
+  out += kTable.line("Mean step (us)", r.step_mean_us, 1);
   if (r.drafts > 0) {
-    out += line("Drafts verified and accepted", fmt::format("{} and {}", r.drafted_tokens, r.accepted_tokens));
-    out += line("Mean acceptance length", 1 + static_cast<double>(r.accepted_tokens) / static_cast<double>(r.drafts));
+    out += kTable.line("Drafts verified and accepted", fmt::format("{} and {}", r.drafted_tokens, r.accepted_tokens));
+    out += kTable.line("Mean acceptance length", 1 + static_cast<double>(r.accepted_tokens) / static_cast<double>(r.drafts));
   }
-  out += line("Device idle (%)", r.device_idle_share * 100);
-  out += line("Host plan, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.plan_mean_us, r.plan_max_us));
-  out += line("Host publish, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.publish_mean_us, r.publish_max_us));
-  out += line("Preemptions", r.preemptions);
-  out += line("Pages used at most, of", fmt::format("{} of {}", r.peak_pages_used, r.pages_total));
+  out += kTable.line("Device idle (%)", r.device_idle_share * 100);
+  out += kTable.line("Host plan, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.plan_mean_us, r.plan_max_us));
+  out += kTable.line("Host publish, mean and max (us)", fmt::format("{:.1f}, {:.1f}", r.publish_mean_us, r.publish_max_us));
+  out += kTable.line("Preemptions", r.preemptions);
+  out += kTable.line("Pages used at most, of", fmt::format("{} of {}", r.peak_pages_used, r.pages_total));
   return out;
 }
 
@@ -194,14 +175,14 @@ Json to_json(const BenchResult& r) {
 }
 
 std::string format_table(const BenchResult& r) {
-  std::string out = heading(" Serving Benchmark Result ", '=');
+  std::string out = kTable.title(" Serving Benchmark Result ");
   out += request_lines(r);
-  out += distribution_lines("Time to First Token", "TTFT", r.ttft);
-  out += distribution_lines("Time per Output Token (excl. 1st token)", "TPOT", r.tpot);
-  out += distribution_lines("Inter-token Latency", "ITL", r.itl);
-  out += distribution_lines("End-to-end Latency", "E2EL", r.e2el);
+  out += kTable.distribution("Time to First Token", "TTFT", r.ttft, /*detailed=*/true);
+  out += kTable.distribution("Time per Output Token (excl. 1st token)", "TPOT", r.tpot, /*detailed=*/true);
+  out += kTable.distribution("Inter-token Latency", "ITL", r.itl, /*detailed=*/true);
+  out += kTable.distribution("End-to-end Latency", "E2EL", r.e2el, /*detailed=*/true);
   out += engine_lines(r);
-  out += std::string(58, '=') + "\n";
+  out += kTable.end();
   return out;
 }
 

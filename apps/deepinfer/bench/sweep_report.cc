@@ -6,7 +6,8 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
-#include <set>
+
+#include "html_page.h"
 
 namespace deepinfer::bench {
 namespace {
@@ -106,22 +107,6 @@ Plot make_plot(const char* title, const char* y_label, const std::vector<BenchRe
   return plot;
 }
 
-constexpr const char* kPageStyle = R"(
-  :root { color-scheme: light dark; }
-  body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2rem auto; padding: 0 1rem;
-    background: #ffffff; color: #1c1c1e; }
-  table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-  .wide { overflow-x: auto; margin: 1.5rem 0; }
-  th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #e3e3e8; white-space: nowrap; }
-  dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; }
-  dd { margin: 0; overflow-wrap: anywhere; }
-  svg { max-width: 100%; height: auto; }
-  @media (prefers-color-scheme: dark) {
-    body { background: #17171a; color: #f1f1f4; }
-    th, td { border-color: #34343a; }
-  }
-)";
-
 std::string html_table(const std::vector<BenchResult>& results) {
   std::string out = "<div class=\"wide\"><table>\n<thead><tr>";
   for (const Column& column : columns()) out += fmt::format("<th scope=\"col\">{}</th>", column.name);
@@ -201,18 +186,14 @@ std::vector<Plot> sweep_plots(const std::vector<BenchResult>& results) {
 
 std::string sweep_html(const std::vector<BenchResult>& results) {
   const std::string model = results.empty() ? "no runs" : results.front().conditions.model.name;
-  const std::string title = xml_escape(fmt::format("deepinfer bench sweep: {}", model));
-  std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-      "<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n<h1>{}</h1>\n",
-      title, kPageStyle, title);
+  const std::string title = fmt::format("deepinfer bench sweep: {}", model);
+  std::string out;
   const std::vector<Plot> plots = sweep_plots(results);
   for (size_t i = 0; i < plots.size(); ++i)
     out += fmt::format("<figure>\n{}</figure>\n", render_svg({plots[i]}, fmt::format("plot{}", i)));
   out += html_table(results);
   if (!results.empty()) out += html_conditions(results.front());
-  return out + "</body>\n</html>\n";
+  return html_page(title, out);
 }
 
 }  // namespace deepinfer::bench

@@ -19,7 +19,8 @@ enum class Stream : uint32_t {
   kOutputLength,
   kArrival,
   kSampler,
-  kBlock
+  kBlock,
+  kThink
 };
 
 /// Words that depend on (seed, stream, which, position) alone.
@@ -71,14 +72,14 @@ class Random {
   std::array<uint32_t, 2> key_;
 };
 
-/// When each request comes; all at 0 in a closed loop. The first comes at once, as in other serving benchmarks: waiting
+/// When each session comes; all at 0 in a closed loop. The first comes at once, as in other serving benchmarks: waiting
 /// for it measures nothing. The gaps are scaled so that their mean is that of the rate: a short run has the rate it was told.
 std::vector<double> arrival_times(const WorkloadOptions& o, int64_t requests, const Random& random) {
-  std::vector<double> times(static_cast<size_t>(requests), 0.0);
+  std::vector<double> times(static_cast<size_t>((requests + o.turns - 1) / o.turns), 0.0);
   if (o.arrival != Arrival::kPoisson || !std::isfinite(o.request_rate) || times.size() < 2) return times;
   for (size_t i = 1; i < times.size(); ++i)
     times[i] = times[i - 1] + random.gamma(Stream::kArrival, static_cast<int64_t>(i), o.burstiness);
-  const double last = static_cast<double>(times.size() - 1) / o.request_rate;
+  const double last = static_cast<double>(times.size() - 1) * static_cast<double>(o.turns) / o.request_rate;
   const double scale = times.back() > 0 ? last / times.back() : 0;
   for (double& time : times) time *= scale;
   return times;
@@ -111,11 +112,15 @@ Result<std::vector<PlannedRequest>> plan(const WorkloadOptions& o, const Random&
       if (!row.cache_class.empty()) request.cache_class = row.cache_class;
       request.trace_row = i;
     } else {
-      input_len = random.length(Stream::kInputLength, i, o.input_len, o.length_jitter);
+      request.turn = i % o.turns;
+      const bool later = request.turn > 0;
+      input_len =
+          random.length(Stream::kInputLength, i, later && o.turn_input_len > 0 ? o.turn_input_len : o.input_len, o.length_jitter);
       request.output_len = random.length(Stream::kOutputLength, i, o.output_len, o.length_jitter);
-      request.arrival = arrivals[static_cast<size_t>(i)];
-      request.prefix_len = std::llround(o.shared_prefix_ratio * static_cast<double>(input_len));
-      if (request.prefix_len > 0) request.prefix_id = i % o.num_prefixes;
+      request.arrival = arrivals[static_cast<size_t>(i / o.turns)];
+      if (later) request.think_time = -o.think_time * std::log(random.uniform(Stream::kThink, i));
+      if (!later) request.prefix_len = std::llround(o.shared_prefix_ratio * static_cast<double>(input_len));
+      if (request.prefix_len > 0) request.prefix_id = i / o.turns % o.num_prefixes;
     }
     request.seed = random.word(Stream::kSampler, i, 0);
     input_tokens += input_len;

@@ -43,8 +43,11 @@ struct WorkloadOptions {
   double shared_prefix_ratio = 0;  ///< part of each prompt that those of one group share
   int64_t num_prefixes = 1;        ///< groups, taken in turn
   double request_rate = std::numeric_limits<double>::infinity();
-  double burstiness = 1;  ///< shape of the gamma distribution of gaps; 1: exponential, less: burstier, more: more even
-  double time_scale = 1;  ///< arrivals of a trace are multiplied by it
+  double burstiness = 1;       ///< shape of the gamma distribution of gaps; 1: exponential, less: burstier, more: more even
+  double time_scale = 1;       ///< arrivals of a trace are multiplied by it
+  int64_t turns = 1;           ///< requests of a session, which follow each other in the list and have its arrival
+  int64_t turn_input_len = 0;  ///< prompt tokens of a session's later turns; 0: input_len
+  double think_time = 0;       ///< seconds between an answer and the next turn on average, exponentially distributed
   std::shared_ptr<const std::vector<TraceRow>> trace;  ///< for Arrival::kTrace
   std::string cache_class = "chat";
   uint64_t seed = 0;
@@ -56,8 +59,10 @@ inline constexpr int64_t kMaxWorkloadTokens = int64_t{1} << 28;  ///< of all pro
 
 /// One request, ready to be submitted.
 struct PlannedRequest {
-  double arrival = 0;  ///< seconds from the start; 0 in a closed loop
-  std::vector<int32_t> prompt;
+  double arrival = 0;           ///< seconds from the start, of its session; 0 in a closed loop
+  int64_t turn = 0;             ///< in its session
+  double think_time = 0;        ///< seconds from the answer before it
+  std::vector<int32_t> prompt;  ///< what it adds to what was said before
   int64_t output_len = 0;
   int64_t prefix_id = -1;  ///< -1: shares nothing
   int64_t prefix_len = 0;

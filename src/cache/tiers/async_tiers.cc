@@ -37,6 +37,7 @@ class AsyncTiers : public KvTiers {
       const std::lock_guard lock(tier->mutex);
       stats.tiers.push_back(tier->stats);
       stats.tiers.back().name = tier->store->tier();
+      stats.tiers.back().pages = tier->store->pages();
       stats.tiers.back().available = steady_seconds() >= tier->aside_until;
     }
     stats.pages_queued = writer_.queued_pages();

@@ -36,7 +36,7 @@ class HostPool : public KvStore {
   Status touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) override;
   Status erase(std::span<const PrefixKey> keys, std::stop_token stop) override;
 
-  int64_t pages() const;
+  int64_t pages() const override;
   int64_t capacity_pages() const { return pool_->total(); }
   void check_invariants() const;
 

@@ -276,6 +276,8 @@ Status LocalStore::collect_garbage(double now, std::stop_token stop) {
   return erase(garbage.keys, stop);
 }
 
+int64_t LocalStore::pages() const { return impl_->pages; }
+
 LocalStoreStats LocalStore::stats() const {
   return {.pages = impl_->pages,
           .bytes = impl_->bytes,

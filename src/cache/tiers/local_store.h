@@ -44,6 +44,7 @@ class LocalStore : public KvStore {
   Status write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) override;
   Status touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) override;
   Status erase(std::span<const PrefixKey> keys, std::stop_token stop) override;
+  int64_t pages() const override;
 
   /// Drops pages whose time is over, then those that would expire first until the store and each class are within their size.
   /// `write` calls it when the store is full.

@@ -4,6 +4,7 @@ import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { shownTheme, theme } from '../ui/theme';
 import { useWidth } from '../ui/size';
 import { useStore } from '../ui/store';
+import { pointerAt, startDrawing } from './canvas';
 
 export interface HeatRow {
   name: string;
@@ -51,16 +52,7 @@ export function HeatMap({ label, rows, shade, describe }: HeatMapProps) {
   useLayoutEffect(() => {
     const target = canvas.current;
     if (target === null || width === 0) return;
-    const scale = window.devicePixelRatio || 1;
-    target.width = Math.round(width * scale);
-    target.height = Math.round(height * scale);
-    target.style.width = `${width}px`;
-    target.style.height = `${height}px`;
-    const draw = target.getContext('2d')!;
-    draw.scale(scale, scale);
-    const style = getComputedStyle(target);
-    draw.font = `11px ${style.fontFamily}`;
-    draw.textBaseline = 'middle';
+    const { draw, style } = startDrawing(target, width, height);
     rows.forEach((row, r) => {
       const top = r * cellHeight;
       draw.fillStyle = style.color;
@@ -91,10 +83,10 @@ export function HeatMap({ label, rows, shade, describe }: HeatMapProps) {
     else choose(cell[0] + step[0]!, cell[1] + step[1]!);
   };
   const point = (event: PointerEvent): void => {
-    const area = canvas.current!.getBoundingClientRect();
-    const column = Math.floor((event.clientX - area.left - kLeft) / cellWidth);
+    const [x, y] = pointerAt(event, canvas.current!);
+    const column = Math.floor((x - kLeft) / cellWidth);
     if (column < 0) setCell(null);
-    else choose(Math.floor((event.clientY - area.top) / cellHeight), column);
+    else choose(Math.floor(y / cellHeight), column);
   };
 
   return (

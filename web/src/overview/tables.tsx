@@ -36,13 +36,17 @@ const kClassHelp: Record<string, string> = {
   pinned: 'Cached pages that are kept until they are unpinned.',
 };
 
-/** A gauge by one label, wherever the server reports it: cached pages by class, pages by tier. */
+const kTierHelp: Record<string, string> = {
+  device: 'Pages of the KV cache that hold something: in use or cached.',
+  host: 'Pages kept in the host’s memory beside the cache.',
+  local: 'Pages in the database on this machine’s disk, which outlives the server.',
+  shared: 'Pages in the folder that several servers share.',
+};
+
+/** Pages by one label; undefined if that is not reported. */
 function splitBy(scrape: Scrape, label: string): [string, number][] | undefined {
-  for (const name of ['deepinfer:kv_pages_cached', 'deepinfer:kv_pages', `deepinfer:kv_pages_by_${label}`, `deepinfer:kv_${label}_pages`]) {
-    const split = scrape.by(name, label);
-    if (split.size > 0) return [...split].sort(([a], [b]) => a.localeCompare(b));
-  }
-  return undefined;
+  const split = scrape.by(`deepinfer:kv_pages_by_${label}`, label);
+  return split.size > 0 ? [...split] : undefined;
 }
 
 export function PagesPanel({ head }: { head: Headline }) {
@@ -51,7 +55,7 @@ export function PagesPanel({ head }: { head: Headline }) {
   const lines = (label: string, title: string, help: string) => {
     const split = splitBy(scrape, label);
     if (split === undefined) return [{ label: title, help, value: undefined }];
-    return split.map(([name, pages]) => ({ label: `${title}: ${name}`, help: kClassHelp[name] ?? help, value: whole(pages) }));
+    return split.map(([name, pages]) => ({ label: `${title}: ${name}`, help: kClassHelp[name] ?? kTierHelp[name] ?? help, value: whole(pages) }));
   };
   const evicted = increase(head.from, head.to, 'deepinfer:kv_pages_evicted_total');
   const expired = increase(head.from, head.to, 'deepinfer:kv_pages_expired_total');

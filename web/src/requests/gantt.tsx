@@ -2,6 +2,7 @@
 
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { Span } from '../api/debug';
+import { pointerAt, startDrawing, type Drawing } from '../charts/canvas';
 import { roundUp } from '../charts/scale';
 import { seconds } from '../ui/format';
 import { useWidth } from '../ui/size';
@@ -31,14 +32,12 @@ function spanText(span: Span, origin: number): string {
   return [`${span.track}: ${span.name}`, when, ...step, ...args].join(' · ');
 }
 
-interface Drawing {
-  draw: CanvasRenderingContext2D;
-  style: CSSStyleDeclaration;
+interface TimeDrawing extends Drawing {
   width: number;
   x: (time: number) => number;
 }
 
-function drawAxis({ draw, style, width, x }: Drawing, view: View, origin: number, height: number): void {
+function drawAxis({ draw, style, width, x }: TimeDrawing, view: View, origin: number, height: number): void {
   const step = roundUp((view.end - view.begin) / Math.max((width - kLeft) / 110, 1));
   draw.textAlign = 'center';
   for (let t = Math.ceil((view.begin - origin) / step) * step; t <= view.end - origin; t += step) {
@@ -54,7 +53,7 @@ function drawAxis({ draw, style, width, x }: Drawing, view: View, origin: number
   draw.textAlign = 'left';
 }
 
-function drawLane({ draw, style, width, x }: Drawing, lane: Lane, top: number, chosen: Span | null): void {
+function drawLane({ draw, style, width, x }: TimeDrawing, lane: Lane, top: number, chosen: Span | null): void {
   for (const span of lane.spans) {
     const left = Math.max(x(span.begin), kLeft);
     const right = Math.min(Math.max(x(span.end), left + 1.5), width);
@@ -102,17 +101,8 @@ export function Gantt({ spans, begin, end, origin }: { spans: Span[]; begin: num
   useLayoutEffect(() => {
     const target = canvas.current;
     if (target === null || width === 0) return;
-    const scale = window.devicePixelRatio || 1;
-    target.width = Math.round(width * scale);
-    target.height = Math.round(height * scale);
-    target.style.width = `${width}px`;
-    target.style.height = `${height}px`;
-    const draw = target.getContext('2d')!;
-    draw.scale(scale, scale);
-    const style = getComputedStyle(target);
-    draw.font = `11px ${style.fontFamily}`;
-    draw.textBaseline = 'middle';
-    const drawing = { draw, style, width, x };
+    const drawing = { ...startDrawing(target, width, height), width, x };
+    const { draw, style } = drawing;
     drawAxis(drawing, view, origin, height);
     lanes.forEach((lane, i) => {
       const top = kTop + i * kLane;
@@ -147,14 +137,14 @@ export function Gantt({ spans, begin, end, origin }: { spans: Span[]; begin: num
   };
   const drag = useRef<number | null>(null);
   const point = (event: PointerEvent): void => {
-    const area = canvas.current!.getBoundingClientRect();
     if (drag.current !== null) {
       const by = ((drag.current - event.clientX) / inner) * (view.end - view.begin);
       drag.current = event.clientX;
       setView({ begin: view.begin + by, end: view.end + by });
       return;
     }
-    const [px, lane] = [event.clientX - area.left, lanes[Math.floor((event.clientY - area.top - kTop) / kLane)]];
+    const [px, py] = pointerAt(event, canvas.current!);
+    const lane = lanes[Math.floor((py - kTop) / kLane)];
     const slack = (3 / inner) * (view.end - view.begin);
     const time = timeAt(px);
     // The shortest one there: the longer ones can be pointed at elsewhere.
@@ -167,7 +157,7 @@ export function Gantt({ spans, begin, end, origin }: { spans: Span[]; begin: num
     const wheel = (event: WheelEvent): void => {
       if (!event.ctrlKey && !event.shiftKey && document.activeElement !== target) return; // the page scrolls
       event.preventDefault();
-      zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, timeAt(event.clientX - target.getBoundingClientRect().left));
+      zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, timeAt(pointerAt(event, target)[0]));
     };
     target.addEventListener('wheel', wheel, { passive: false });
     return () => target.removeEventListener('wheel', wheel);

@@ -5,9 +5,10 @@ import type { Phase, TimelineRequest } from '../api/debug';
 export const kPhases: Record<string, { title: string; help: string; color: number }> = {
   receive: { title: 'Receive', color: 6, help: 'The request is parsed, rendered and tokenised, until the engine has it.' },
   compile: { title: 'Compile', color: 5, help: 'Its structured output is compiled.' },
+  lookup: { title: 'Lookup', color: 7, help: 'Its prefix is looked for in the tiers below the device: host memory, disk, other machines.' },
   queue: { title: 'Queue', color: 3, help: 'It waits for the plan that admits it.' },
   match: { title: 'Match', color: 7, help: 'Prefix look-up and adoption of cached pages, until its first command is on its way.' },
-  load: { title: 'Load', color: 2, help: 'Pages or windows are fetched from a lower tier.' },
+  load: { title: 'Load', color: 2, help: 'Pages of its prefix are on their way from a lower tier.' },
   handoff: { title: 'Hand-off', color: 9, help: 'Its first command is on its way; the device still runs the step before.' },
   prefill: { title: 'Prefill', color: 1, help: 'From the device’s begin of its first step to the logits of the first token.' },
   first_decode: { title: 'First decode', color: 4, help: 'The first token is drawn: masks, sampling.' },

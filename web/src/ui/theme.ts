@@ -31,13 +31,13 @@ export function setTheme(value: Theme): void {
   apply(value);
 }
 
+/** The document says what is shown: style sheets have each colour once. */
 function apply(value: Theme): void {
-  if (value === 'system') delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = value;
   theme.set(value);
+  document.documentElement.dataset.theme = shownTheme();
 }
 
 export function startTheme(): void {
   apply(theme.value);
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => theme.set(theme.value));
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => apply(theme.value));
 }

@@ -1,19 +1,37 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cache/kv_store.h"
-
 namespace deepinfer {
+
+/// Why a store has fewer pages than asked for, or a page couldn't be used. All of them are misses: the request computes on.
+enum class KvStoreMiss : uint8_t {
+  kNone,
+  kNotStored,
+  kExpired,
+  kInexact,      ///< it follows a bounded replay, and exact pages were asked for
+  kFormat,       ///< another format version
+  kFingerprint,  ///< another model, numerics or page shape
+  kCorrupt,      ///< truncated, a checksum is wrong, or it is another page than its name says
+  kUnavailable,  ///< the store can't be read now
+  kSlow,         ///< reading it would have taken longer than computing it
+  kCancelled,
+};
+inline constexpr size_t kKvStoreMissCount = 10;
+/// "none", "not_stored", "expired", ...
+std::string_view kv_store_miss_name(KvStoreMiss miss);
 
 /// One tier, since the start.
 struct KvTierStats {
   using PerMiss = std::array<int64_t, kKvStoreMissCount>;  ///< indexed by KvStoreMiss
 
-  std::string name;
+  std::string name;           ///< "host", "local", "shared"
+  int64_t pages = -1;         ///< that it holds now; -1: it doesn't count them
   int64_t matches = 0;        ///< lookups of a batch of keys
   int64_t matched_pages = 0;  ///< keys they found
   PerMiss match_misses{};     ///< why lookups ended before their last key

@@ -1,4 +1,4 @@
-#include "sse_reader.h"
+#include "serve/sse_reader.h"
 
 namespace deepinfer::bench {
 

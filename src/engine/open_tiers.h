@@ -1,0 +1,22 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cache/tiers/open_kv_tiers.h"
+#include "deepinfer/options.h"
+#include "engine/loaded_model.h"
+
+namespace deepinfer {
+
+/// The tiers of an engine, with what the names of their pages depend on.
+struct EngineTiers {
+  OpenedKvTiers opened;
+  std::string fingerprint;  ///< of model, numerics and build: pages of another one are never hit
+};
+
+/// Opens what `options` ask for; nothing if they ask for no tier. Reads all weights once if pages are to outlive the process:
+/// they are named after them. Unimplemented: the backend's pages lie in a device's memory.
+Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model);
+
+}  // namespace deepinfer

@@ -1,0 +1,303 @@
+// Engines with tiers below their pages: what was computed once is found again by later requests, later engines and nobody else,
+// and answers are those of an engine that has never seen the prompt.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "deepinfer/engine.h"
+#include "testing/paths.h"
+#include "testing/random.h"
+
+namespace deepinfer::testing {
+namespace {
+
+constexpr int64_t kPage = 128;
+
+struct Whole {
+  std::vector<int32_t> tokens;
+  std::optional<FinishReason> finish;
+  Usage usage;
+
+  int64_t from(std::string_view tier) const {
+    for (const TierUsage::Part& part : usage.tiers.parts) {
+      if (part.tier == tier) return part.tokens;
+    }
+    return 0;
+  }
+};
+
+Whole run(Engine& engine, const Request& request) {
+  Whole whole;
+  RequestHandle handle = *engine.submit(request);
+  while (const auto output = handle.next()) {
+    whole.tokens.insert(whole.tokens.end(), output->tokens.begin(), output->tokens.end());
+    whole.finish = output->finish;
+    whole.usage = output->usage;
+  }
+  return whole;
+}
+
+Request prompt_of(int64_t tokens, uint64_t seed = 1) {
+  Random random(seed);
+  Request request;
+  for (int64_t i = 0; i < tokens; ++i) request.prompt.push_back(static_cast<int32_t>(random.between(10, 4000)));
+  request.max_tokens = 12;
+  request.seed = seed;
+  request.ignore_eos = true;
+  return request;
+}
+
+class EngineTiers : public ::testing::Test {
+ protected:
+  EngineTiers() : directory_(make_temp_dir("engine-tiers")) {}
+  ~EngineTiers() override { std::filesystem::remove_all(directory_); }
+
+  EngineOptions options(ReplayMode replay = ReplayMode::kExact) const {
+    EngineOptions o;
+    o.model = nano_dir();
+    o.max_num_seqs = 8;
+    o.max_num_batched_tokens = 256;
+    o.kv_cache_memory = int64_t{64} << 20;
+    o.replay = replay;
+    o.window_snapshot_memory = 0;  // or a hit would not only depend on pages
+    return o;
+  }
+  EngineOptions with_store(ReplayMode replay = ReplayMode::kExact) const {
+    EngineOptions o = options(replay);
+    o.kv_tiers.store = directory_ + "/store";
+    return o;
+  }
+  static std::unique_ptr<Engine> make(const EngineOptions& o) {
+    auto engine = Engine::Create(o);
+    if (!engine) throw std::runtime_error(engine.error().message());
+    return *std::move(engine);
+  }
+  /// Waits until every tier has what it was given.
+  static void settle(Engine& engine) {
+    const auto written = [&] {
+      const KvTiersStats stats = engine.stats().tiers;
+      for (const KvTierStats& tier : stats.tiers) {
+        if (tier.pages_written + tier.pages_dropped < stats.pages_retained || tier.write_errors > 0) return false;
+      }
+      return true;
+    };
+    for (int i = 0; i < 2000 && !written(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ASSERT_TRUE(written());
+  }
+
+  const std::string directory_;
+};
+
+TEST_F(EngineTiers, WhatTheDeviceForgotComesFromMemory) {
+  const Request request = prompt_of(700);
+  const Whole cold = run(*make(options()), request);
+  EXPECT_EQ(cold.usage.tiers.miss, "") << "no tier was asked";
+  EngineOptions o = options();
+  o.kv_tiers.host_bytes = int64_t{64} << 20;
+  const auto engine = make(o);
+  Whole got = run(*engine, request);
+  EXPECT_EQ(got.tokens, cold.tokens);
+  EXPECT_EQ(got.usage.cached_tokens, 0);
+  EXPECT_EQ(got.usage.tiers.miss, "not_stored");
+  settle(*engine);
+  engine->reset_prefix_cache();
+  got = run(*engine, request);
+  EXPECT_EQ(got.tokens, cold.tokens);
+  EXPECT_EQ(got.usage.cached_tokens, 5 * kPage);
+  EXPECT_EQ(got.from("host"), 5 * kPage);
+  EXPECT_EQ(got.usage.tiers.miss, "none");
+  EXPECT_EQ(got.usage.tiers.bytes, 5 * engine->model().page_bytes);
+  EXPECT_GT(got.usage.tiers.ttl_seconds, 0);
+  // Now the device has them again, and a longer prompt has a part from each.
+  got = run(*engine, request);
+  EXPECT_EQ(got.tokens, cold.tokens);
+  EXPECT_EQ(got.usage.cached_tokens, 5 * kPage);
+  EXPECT_EQ(got.usage.tiers.tokens(), 0);
+  engine->shutdown();
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.pulled_tokens, 5 * kPage);
+  EXPECT_EQ(stats.cached_tokens, 10 * kPage);
+  ASSERT_EQ(stats.tiers.tiers.size(), 1u);
+  EXPECT_EQ(stats.tiers.tiers[0].name, "host");
+  EXPECT_EQ(stats.tiers.tiers[0].pages_read, 5);
+  EXPECT_GE(stats.tiers.tiers[0].pages, 5);
+}
+
+TEST_F(EngineTiers, ARestartedEngineFindsItsPrefixes) {
+  const Request request = prompt_of(700), longer = prompt_of(900);
+  ASSERT_TRUE(std::equal(request.prompt.begin(), request.prompt.end(), longer.prompt.begin()));
+  Whole cold, cold_longer;
+  {
+    const auto engine = make(options());
+    cold = run(*engine, request);
+  }
+  cold_longer = run(*make(options()), longer);
+  { EXPECT_EQ(run(*make(with_store()), request).tokens, cold.tokens); }  // shutdown writes what is still queued
+  EngineOptions o = with_store();
+  o.kv_tiers.host_bytes = int64_t{64} << 20;
+  const auto engine = make(o);
+  ASSERT_EQ(engine->stats().tiers.tiers.size(), 2u);
+  EXPECT_GE(engine->stats().tiers.tiers[1].pages, 5);
+  Whole got = run(*engine, longer);
+  EXPECT_EQ(got.tokens, cold_longer.tokens);
+  EXPECT_EQ(got.usage.cached_tokens, 5 * kPage);
+  EXPECT_EQ(got.from("local"), 5 * kPage);
+  EXPECT_EQ(got.usage.tiers.miss, "not_stored") << "the longer one's last pages";
+  got = run(*engine, request);
+  EXPECT_EQ(got.tokens, cold.tokens);
+  EXPECT_EQ(got.usage.tiers.tokens(), 0) << "the device has it";
+}
+
+// Bounded results depend on where the prefix was hit, and on nothing else.
+TEST_F(EngineTiers, InBoundedModeAHitIsAHitWhereverItComesFrom) {
+  const Request start = prompt_of(400), whole = prompt_of(1000);
+  const auto device = make(options(ReplayMode::kBounded));
+  run(*device, start);
+  const Whole want = run(*device, whole);
+  ASSERT_EQ(want.usage.cached_tokens, 3 * kPage);
+  { run(*make(with_store(ReplayMode::kBounded)), start); }
+  const auto engine = make(with_store(ReplayMode::kBounded));
+  const Whole got = run(*engine, whole);
+  EXPECT_EQ(got.from("local"), 3 * kPage);
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.usage.replayed_tokens, want.usage.replayed_tokens);
+  // Pages behind a bounded replay are not those of a cold run: who asks for exact results does not get them.
+  settle(*engine);
+  Request exact = prompt_of(1000);
+  exact.replay = ReplayMode::kExact;
+  const Whole cold = run(*make(options()), exact);
+  engine->reset_prefix_cache();
+  const Whole again = run(*engine, exact);
+  EXPECT_EQ(again.tokens, cold.tokens);
+  EXPECT_EQ(again.usage.cached_tokens, 3 * kPage);
+  EXPECT_EQ(again.usage.tiers.miss, "inexact");
+}
+
+TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
+  const std::string other = directory_ + "/other";
+  std::filesystem::copy(nano_dir(), other);
+  for (const auto& file : std::filesystem::directory_iterator(other)) {
+    if (file.path().extension() != ".safetensors") continue;
+    // The least bit of one weight.
+    std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekg(-4, std::ios::end);
+    const auto at = bytes.tellg();
+    const int byte = bytes.get();
+    bytes.seekp(at);
+    bytes.put(static_cast<char>(byte ^ 1));
+    break;
+  }
+  const Request request = prompt_of(700);
+  { run(*make(with_store()), request); }
+  EngineOptions o = with_store();
+  o.model = other;
+  {
+    const Whole got = run(*make(o), request);
+    EXPECT_EQ(got.usage.cached_tokens, 0);
+    EXPECT_EQ(got.usage.tiers.miss, "not_stored");
+  }
+  // Both have their own pages now; the same model under another path is the same model.
+  EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage);
+  const std::string moved = directory_ + "/moved";
+  std::filesystem::copy(nano_dir(), moved);
+  o.model = moved;
+  EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage);
+}
+
+TEST_F(EngineTiers, TenantsAndSecretsKeepApart) {
+  Request mine = prompt_of(700), yours = prompt_of(700);
+  mine.cache_salt = "mine";
+  yours.cache_salt = "yours";
+  { run(*make(with_store()), mine); }
+  {
+    const auto engine = make(with_store());
+    const Whole got = run(*engine, yours);
+    EXPECT_EQ(got.usage.cached_tokens, 0);
+    EXPECT_EQ(got.usage.tiers.miss, "not_stored");
+    EXPECT_EQ(run(*engine, mine).from("local"), 5 * kPage);
+  }
+  // Without the secret of the store, salt and prompt are of no use.
+  const std::string secret = directory_ + "/secret";
+  std::ofstream(secret, std::ios::binary) << std::string(32, 's');
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  EngineOptions o = with_store();
+  o.kv_tiers.secret_file = secret;
+  EXPECT_EQ(run(*make(o), mine).usage.tiers.miss, "not_stored");
+}
+
+TEST_F(EngineTiers, ClassesThatAreNotKeptAreNotWritten) {
+  EngineOptions o = with_store();
+  o.kv_tiers.ttl_chat = 0;
+  Request agent = prompt_of(700, 2);
+  agent.cache_class = "agent";
+  {
+    const auto engine = make(o);
+    run(*engine, prompt_of(700));
+    run(*engine, agent);
+    EXPECT_EQ(engine->stats().tiers.pages_filtered, 5);
+  }
+  const auto engine = make(o);
+  EXPECT_EQ(run(*engine, prompt_of(700)).usage.cached_tokens, 0);
+  EXPECT_EQ(run(*engine, agent).from("local"), 5 * kPage);
+}
+
+TEST_F(EngineTiers, ManyAtOnceAndCancelledOnTheWay) {
+  const int kPrompts = 6;
+  std::vector<Whole> cold;
+  {
+    const auto engine = make(with_store());
+    for (int i = 0; i < kPrompts; ++i) cold.push_back(run(*engine, prompt_of(300 + 90 * i, static_cast<uint64_t>(i))));
+  }
+  EngineOptions o = with_store();
+  o.kv_tiers.host_bytes = int64_t{64} << 20;
+  const auto engine = make(o);
+  std::vector<RequestHandle> handles;
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < kPrompts; ++i) {
+      handles.push_back(*engine->submit(prompt_of(300 + 90 * i, static_cast<uint64_t>(i))));
+      if ((round + i) % 3 == 0) handles.back().cancel();
+    }
+    engine->reset_prefix_cache();
+  }
+  for (size_t i = 0; i < handles.size(); ++i) {
+    Whole got;
+    while (const auto output = handles[i].next()) {
+      got.tokens.insert(got.tokens.end(), output->tokens.begin(), output->tokens.end());
+      got.finish = output->finish;
+    }
+    ASSERT_TRUE(got.finish.has_value());
+    if (*got.finish == FinishReason::kCancelled) continue;
+    EXPECT_EQ(got.tokens, cold[i % static_cast<size_t>(kPrompts)].tokens) << i;
+  }
+  engine->shutdown();
+  EXPECT_EQ(engine->stats().running, 0);
+  EXPECT_GT(engine->stats().pulled_tokens, 0);
+}
+
+TEST_F(EngineTiers, CreateNamesWhatIsWrong) {
+  const auto error = [](const EngineOptions& o) {
+    const auto engine = Engine::Create(o);
+    return engine ? std::string("no error") : engine.error().message();
+  };
+  EngineOptions o = with_store();
+  const auto first = make(o);
+  EXPECT_NE(error(o).find(o.kv_tiers.store), std::string::npos) << "the folder is another engine's: " << error(o);
+  std::ofstream(directory_ + "/file") << "x";
+  o.kv_tiers.store = directory_ + "/file";
+  EXPECT_NE(error(o).find("/file"), std::string::npos) << error(o);
+  o = with_store();
+  o.kv_tiers.secret_file = directory_ + "/none";
+  o.kv_tiers.store = directory_ + "/second";
+  EXPECT_NE(error(o).find("/none"), std::string::npos) << error(o);
+  o = options();
+  o.kv_tiers.host_bytes = 100;
+  EXPECT_NE(error(o).find("100"), std::string::npos) << error(o);
+  o.enable_prefix_caching = false;
+  EXPECT_NE(error(o).find("enable_prefix_caching"), std::string::npos) << error(o);
+}
+
+}  // namespace
+}  // namespace deepinfer::testing
