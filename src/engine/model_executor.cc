@@ -16,13 +16,15 @@ int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
 
 }  // namespace
 
-ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts)
+ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts,
+                             std::vector<std::unique_ptr<SequenceState>> states)
     : model_(model),
       pool_(pool),
-      states_(static_cast<size_t>(places)),
+      states_(std::move(states)),
       mask_threads_(mask_thread_count(), places),
       scratch_(static_cast<size_t>(pool->size())),
       policy_(drafts) {
+  states_.resize(static_cast<size_t>(places));
   thread_ = std::thread([this] { work(); });
 }
 

@@ -21,7 +21,9 @@ namespace deepinfer {
 class ModelExecutor final : public Executor {
  public:
   /// Both outlive the executor and are used by its thread alone. `pool` is the backend's: draws use it between the operators.
-  ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts);
+  /// `states`: of the first places, made before; the others are made when they are needed.
+  ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts,
+                std::vector<std::unique_ptr<SequenceState>> states = {});
   ModelExecutor(Model* model, ThreadPool* pool, int64_t places) : ModelExecutor(model, pool, places, DraftPolicy::Options{}) {}
   ~ModelExecutor() override;
 

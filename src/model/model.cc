@@ -61,7 +61,8 @@ Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> c
     }
   }
   auto model = std::unique_ptr<Model>(new Model(std::move(checkpoint), std::move(compressed_ids), backend, options));
-  DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.progress, model->device_weights_));
+  DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.memory_utilization, options.progress,
+                                    model->device_weights_));
   for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
     int64_t sum = 0;
     for (int64_t prime : model->hash_.primes()[slot]) sum += prime;

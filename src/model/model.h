@@ -92,6 +92,7 @@ class Model {
   struct Options {
     int64_t rollback_slack = 16;                       ///< positions that a sequence can take back: two draft blocks and a bit
     EngramMemory engram_memory = EngramMemory::kAuto;  ///< on a device
+    double memory_utilization = 1.0;                   ///< part of a device's memory that may be used, by everybody together
     bool replay = true;                                ///< let a device record and replay steps; off: every step is launched anew
     std::function<void(int64_t done, int64_t total)> progress = {};  ///< of the weights on their way to a device
   };
@@ -109,6 +110,12 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const PageLayout& page_layout() const { return layout_; }
   Backend& backend() { return *backend_; }
+
+  /// Makes room for the largest steps, so that none asks for memory later: steps of `rows` rows of any of `states`, empty and
+  /// with borrowed pages, up to `length` positions, `logit_rows` of them with logits; drafts of `draft_length` tokens for all
+  /// states. Nothing to do on host memory.
+  void reserve(std::span<const std::unique_ptr<SequenceState>> states, int64_t rows, int64_t length, int64_t logit_rows,
+               int64_t draft_length);
 
   /// An empty sequence. `pages` outlives it; nullptr: the model's own heap pages.
   std::unique_ptr<SequenceState> new_sequence(PageAllocator* pages = nullptr);
@@ -214,6 +221,9 @@ class Model {
   void commit_window(Step& step, int64_t layer);
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc
+  void reserve_draft(int64_t count, int64_t length);
+  /// The block pass and the heads of the rows that are asked for.
+  void run_draft(Step& step, std::span<const DraftSequence> sequences, int64_t length);
   void draft_block(Step& step, std::span<const DraftSequence> sequences);
   void draft_attention(Step& step, int64_t stage);
 

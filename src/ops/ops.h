@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "base/scalar_types.h"
@@ -206,6 +207,12 @@ struct DrawRow {
 /// A device leaves this draw to the host.
 inline constexpr int32_t kUndrawnToken = -2;
 
+/// Which kernel some operators get on a backend, for people: both are names.
+struct KernelChoice {
+  std::string operators;
+  std::string kernel;
+};
+
 /// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
 /// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
 /// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
@@ -215,6 +222,9 @@ class Backend {
 
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
+  /// Every operator with its kernel. A kernel that was asked for and is not there is an error when the backend is made, so none
+  /// of these is a way round.
+  virtual std::vector<KernelChoice> kernels() const = 0;
   virtual DeviceMemory& memory() { return host_memory(); }
   /// Before a thread other than the one that made the backend calls it for the first time.
   virtual void enter_thread() {}
@@ -227,6 +237,9 @@ class Backend {
   /// more than once for its pointers, sizes and arrays, and record what comes of it, to replay it when a later `calls` differs in
   /// nothing but the content of arrays. No download, no allocation.
   virtual void replay(FunctionRef<void()> calls) { calls(); }
+  /// Makes room for what `calls` need of the backend, and runs none of them: what they point to need not be there. A backend on
+  /// host memory makes room when it is needed.
+  virtual void rehearse(FunctionRef<void()> /*calls*/) {}
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/cuda/cuda_device.h"
 #include "testing/guarded_backend.h"
 #include "testing/named_backend.h"
 #include "testing/paths.h"
@@ -12,6 +13,8 @@
 
 namespace deepinfer::testing {
 namespace {
+
+constexpr int64_t kPromptLogprobRows = 64;
 
 std::string test_backend() {
   const char* set = std::getenv("DEEPINFER_TEST_BACKEND");
@@ -51,6 +54,11 @@ LoadedModel& nano_model(int threads) {
   return models.emplace(threads, *std::move(loaded)).first->second;
 }
 
+int64_t device_allocations() {
+  const std::string backend = test_backend();
+  return backend == "guarded" ? guarded_allocations() : backend == "cuda" ? cuda_allocations() : -1;
+}
+
 FormResult nano_form(const StructuredOutput& output) {
   static const auto cache = [] {
     const LoadedModel& nano = nano_model();
@@ -74,8 +82,16 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   cache_ = *std::move(cache);
   const int64_t drafts = setup.drafts < 0 ? config.dspark_block_size : setup.drafts;
   if (executor == nullptr) {
-    auto device = std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
-                                                  DraftPolicy::Options{.mode = setup.speculation, .most = drafts});
+    std::vector<std::unique_ptr<SequenceState>> states;
+    if (!nano.backend->memory().is_host()) {  // as the engine does
+      for (int64_t i = 0; i < setup.max_num_seqs; ++i) states.push_back(nano.model->new_borrowing_sequence());
+      const int64_t draft_rows = setup.speculation == SpeculationMode::kOff ? 0 : setup.max_num_seqs * drafts;
+      nano.model->reserve(states, setup.max_num_batched_tokens + draft_rows, config.max_position_embeddings,
+                          setup.max_num_seqs + draft_rows + kPromptLogprobRows, draft_rows > 0 ? drafts : 0);
+    }
+    auto device =
+        std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
+                                        DraftPolicy::Options{.mode = setup.speculation, .most = drafts}, std::move(states));
     device->replace_drafts(setup.replace_drafts);
     executor_ = std::move(device);
   }
@@ -89,7 +105,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   options.decoder_keep = setup.keep > 0 ? setup.keep : config.sliding_window + 2 * (config.dspark_block_size + 1);
   options.async = setup.async;
   options.snapshots = setup.caching && setup.snapshot_bytes > 0;
-  options.prompt_logprob_rows = 64;
+  options.prompt_logprob_rows = kPromptLogprobRows;
   options.fingerprint = "nano";
   options.step_at_once = setup.tiers != nullptr;
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),

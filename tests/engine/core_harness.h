@@ -18,6 +18,9 @@ namespace deepinfer::testing {
 /// names (testing/named_backend.h), the CPU's without.
 LoadedModel& nano_model(int threads = 2);
 
+/// Allocations of device memory so far; -1 where the backend's memory is the host's.
+int64_t device_allocations();
+
 /// A form for nano's vocabulary; compiled ones are kept.
 FormResult nano_form(const StructuredOutput& output);
 

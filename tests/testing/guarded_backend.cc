@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -21,7 +22,7 @@ namespace {
 class Arena {
  public:
   static Arena& get() {
-    static Arena arena;
+    static Arena& arena = *new Arena;  // never destroyed: models that tests keep to the end lie in it
     return arena;
   }
 
@@ -36,6 +37,7 @@ class Arena {
     const std::lock_guard lock(mutex_);
     const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     if (size == 0) return nullptr;
+    ++allocations;
     std::vector<uint8_t*>& old = free_[size];
     uint8_t* data = nullptr;
     if (!old.empty()) {
@@ -58,6 +60,7 @@ class Arena {
     free_[known->second].push_back(known->first);
     sizes_.erase(known);
   }
+  std::atomic<int64_t> allocations = 0;
 
  private:
   static constexpr size_t kRange = size_t{64} << 30;
@@ -92,7 +95,6 @@ class GuardedMemory final : public DeviceMemory {
   bool is_host() const override { return false; }
   void* allocate(int64_t bytes) override {
     DI_CHECK(!replaying, "an allocation of {} bytes among calls to replay", bytes);
-    ++allocations;
     return Arena::get().allocate(bytes);
   }
   void free(void* data) override { Arena::get().free(data); }
@@ -125,7 +127,6 @@ class GuardedMemory final : public DeviceMemory {
     if (replaying) sizes_asked.push_back(size);
     return !describing;
   }
-  int64_t allocations = 0;
   bool replaying = false;
   bool describing = false;
   std::vector<int64_t> sizes_asked;
@@ -136,6 +137,7 @@ class GuardedBackend final : public Backend {
   explicit GuardedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }
   bool replays() const override { return true; }
@@ -149,6 +151,12 @@ class GuardedBackend final : public Backend {
     calls();
     memory_.replaying = false;
     DI_CHECK(memory_.sizes_asked == described, "the calls to replay differ from one time to the next");
+  }
+
+  void rehearse(FunctionRef<void()> calls) override {
+    memory_.replaying = memory_.describing = true;
+    calls();
+    memory_.replaying = memory_.describing = false;
   }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
@@ -315,5 +323,7 @@ class GuardedBackend final : public Backend {
 std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner) {
   return std::make_unique<GuardedBackend>(std::move(inner));
 }
+
+int64_t guarded_allocations() { return Arena::get().allocations; }
 
 }  // namespace deepinfer::testing

@@ -46,6 +46,17 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
 
   std::string name() const override { return "cuda/sm_90a"; }
+  std::vector<KernelChoice> kernels() const override {
+    const std::string products =
+        "mma bf16, weights widened in registers: tiles of 8, 16 and 32 rows, of 64 in shared memory from 49";
+    return {{"linear_fp8, output_lora, linear_bf16, markov_logits", products},
+            {"experts (FP4, shared FP8)", "sorted on the device; mma bf16, tiles of 8, 16 and 64 rows of an expert"},
+            {"sparse_attention", "scores, softmax and values apart, mma bf16, 64 heads a block"},
+            {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
+            {"hyper_mix", "mma bf16, weights as three bf16"},
+            {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
+            {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"}};
+  }
   DeviceMemory& memory() override { return memory_; }
   cudaStream_t stream() override { return stream_.stream; }
   cuda::Staging& staging() override { return staging_; }
@@ -53,6 +64,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void enter_thread() override { DI_CUDA(cudaSetDevice(stream_.device)); }
   bool replays() const override { return true; }
   void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
+  void rehearse(FunctionRef<void()> calls) override { recorder_.rehearse(calls); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     const int32_t* list = staging_.upload(ids);
@@ -173,18 +185,27 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
     share_tables(index_rows_, [](cuda::IndexRow& row) { return std::pair(&row.keys, row.scored ? row.visible : 0); });
     const cuda::IndexSizes sizes = cuda::index_sizes(args);
-    cuda::IndexScratch scratch;
-    scratch.rank = ranks_.get<uint16_t>(rows * sizes.row_stride);
-    if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(rows * sizes.block_stride);
-    scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
-    scratch.counts = counts_.get<uint32_t>(rows * sizes.pieces * 2);
     const cuda::IndexRow* list = staging_.upload(std::span<const cuda::IndexRow>(index_rows_));
+    // Ranks of a long prompt against a long context would take gigabytes: piece by piece.
+    const int64_t most = std::clamp<int64_t>(kMostRanks / std::max<int64_t>(sizes.row_stride, 1), 1, rows);
+    cuda::IndexScratch scratch;
+    scratch.rank = ranks_.get<uint16_t>(most * sizes.row_stride);
+    if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
+    scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
+    scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
                             sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts)) {
       return;
     }
-    cuda::select_rows(args, list, sizes, scratch, stream_.stream);
+    for (int64_t first = 0; first < rows; first += most) {
+      IndexSelectArgs piece = args;
+      piece.q += first * args.heads * args.dim;
+      piece.weights += first * args.heads;
+      if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
+      piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
+      cuda::select_rows(piece, list + first, sizes, scratch, stream_.stream);
+    }
   }
 
   void sparse_attention(const SparseAttentionArgs& args) override {
@@ -335,6 +356,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   /// Keys of the longest query are rounded up to this: steps whose contexts still grow come in fewer shapes.
   static constexpr int64_t kKeyStep = 64;
+  /// Ranks of index rows that are held at a time, 2 bytes each.
+  static constexpr int64_t kMostRanks = int64_t{1} << 28;
 
   Stream stream_;
   cuda::Staging staging_;
