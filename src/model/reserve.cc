@@ -23,6 +23,11 @@ void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int6
     const int64_t own = std::clamp<int64_t>(rows - given - others, 1, length);
     given += own;
     state->pretend(length - own);
+    if (layout_.page_bytes > 0) {  // for the step's own rows, too
+      const std::vector<uint8_t*> pages(static_cast<size_t>((length + kPagePositions - 1) / kPagePositions - state->page_count()),
+                                        state->window_ring(0));
+      state->append_pages(pages);
+    }
     sequences.push_back({state.get(), own});
     drafts.push_back({state.get(), 0});
   }
