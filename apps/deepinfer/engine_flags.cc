@@ -67,15 +67,25 @@ void EngineFlags::add_to(CLI::App& c, EngineUse use) {
          }),
      schedule);
   in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
+  add_gpu_flags(c);
   add_cache_flags(c, use);
   add_tier_flags(c, use);
+}
+
+void EngineFlags::add_gpu_flags(CLI::App& c) {
+  const auto in = [](CLI::Option* option) { option->group("GPU"); };
+  in(add_real(c, "--gpu-memory-utilization", gpu_memory_utilization, 0.01, 1,
+              "Part of its memory for weights, workspace, sequences and pages together (default: 0.9)", "X"));
+  in(add_choice(c, "--engram-memory", engram_memory, {"auto", "device", "host"},
+                "Where Engram tables lie; auto: on the device if they fit into half of it with the weights (default: auto)"));
+  in(c.add_flag("--no-cuda-graphs,--enforce-eager", no_cuda_graphs, "Launch every step anew instead of replaying recorded ones"));
 }
 
 void EngineFlags::add_cache_flags(CLI::App& c, EngineUse use) {
   const bool serving = use == EngineUse::kServing;
   const auto in = [](CLI::Option* option) { option->group("Cache"); };
   in(add_size(c, "--kv-cache-memory", kv_cache_memory, 1, kMaxMemory,
-              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB)"));
+              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB; on a GPU what is left)"));
   if (serving) {
     in(c.add_flag("--no-enable-prefix-caching", no_enable_prefix_caching, "Share nothing between requests"));
     in(add_real(c, "--cache-ttl-chat", cache_ttl_chat, 0, kMaxTtl, "Seconds that unused pages of chats stay (default: 600)",
@@ -161,6 +171,9 @@ EngineOptions EngineFlags::to_options(EngineOptions base) const {
   take(max_num_batched_tokens, o.max_num_batched_tokens);
   take(max_model_len, o.max_model_len);
   take(kv_cache_memory, o.kv_cache_memory);
+  take(gpu_memory_utilization, o.gpu_memory_utilization);
+  take(engram_memory, o.engram_memory);
+  if (no_cuda_graphs) o.cuda_graphs = false;
   if (no_enable_prefix_caching) o.enable_prefix_caching = false;
   take(cache_ttl_chat, o.cache_ttl_chat);
   take(cache_ttl_agent, o.cache_ttl_agent);

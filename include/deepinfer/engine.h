@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "deepinfer/kv_tiers_stats.h"
@@ -128,6 +129,8 @@ struct ModelInfo {
   int64_t active_weight_bytes = 0;  ///< that one decode step of one sequence reads
   std::string backend;              ///< with the kernels that this processor gets, as "cpu/avx512-bf16"
   int threads = 0;                  ///< of the backend
+  std::vector<std::pair<std::string, std::string>> kernels;  ///< operators and the kernel that they get
+  std::string memory_plan;                                   ///< of a GPU's memory, for people; empty without one
   LoadTimes load;
 };
 

@@ -85,7 +85,10 @@ struct EngineOptions {
   int64_t max_num_seqs = 256;          ///< sequences that run at once
   int64_t max_num_batched_tokens = 0;  ///< rows of one step; 0: 512, or max_num_seqs if that is more
   int64_t max_model_len = 0;           ///< prompt and answer together; 0: max_position_embeddings
-  int64_t kv_cache_memory = 0;         ///< bytes of global pages; 0: a quarter of the memory, at most 4 GiB
+  int64_t kv_cache_memory = 0;  ///< bytes of global pages; 0: a quarter of the memory, at most 4 GiB; on a GPU what is left
+  double gpu_memory_utilization = 0.9;  ///< part of a GPU's memory for weights, workspace, sequences and pages together, (0, 1]
+  std::string engram_memory = "auto";   ///< where a GPU's Engram tables lie: "device", "host", or "auto": device if they fit well
+  bool cuda_graphs = true;              ///< off: a GPU's steps are launched anew each time
   bool enable_prefix_caching = true;
   double cache_ttl_chat = 600;    ///< how long a page of class `chat` is kept after its last use
   double cache_ttl_agent = 3600;  ///< the same for class `agent`

@@ -44,6 +44,11 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "2048",
                                  "--kv-cache-memory",
                                  "512MiB",
+                                 "--gpu-memory-utilization",
+                                 "0.75",
+                                 "--engram-memory",
+                                 "host",
+                                 "--no-cuda-graphs",
                                  "--no-enable-prefix-caching",
                                  "--cache-ttl-chat",
                                  "1.5",
@@ -119,6 +124,9 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.speculation, SpeculationMode::kFixed);
   EXPECT_EQ(o.num_speculative_tokens, 4);
   EXPECT_FALSE(o.async_scheduling);
+  EXPECT_EQ(o.gpu_memory_utilization, 0.75);
+  EXPECT_EQ(o.engram_memory, "host");
+  EXPECT_FALSE(o.cuda_graphs);
   EXPECT_EQ(o.max_queued_requests, 12);
 }
 
@@ -130,6 +138,9 @@ TEST(EngineFlags, RangesNameTheFlag) {
                                                      {"--max-model-len", "0"},
                                                      {"--kv-cache-memory", "0"},
                                                      {"--kv-cache-memory", "4XB"},
+                                                     {"--gpu-memory-utilization", "0"},
+                                                     {"--gpu-memory-utilization", "1.1"},
+                                                     {"--engram-memory", "disk"},
                                                      {"--cache-ttl-chat", "-1"},
                                                      {"--cache-ttl-agent", "nan"},
                                                      {"--window-snapshot-ttl", "inf"},

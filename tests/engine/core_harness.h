@@ -14,8 +14,12 @@
 
 namespace deepinfer::testing {
 
-/// The nano model with `threads` threads, loaded once for each number of threads.
+/// The nano model with `threads` threads, loaded once for each number of threads; on the backend that DEEPINFER_TEST_BACKEND
+/// names (testing/named_backend.h), the CPU's without.
 LoadedModel& nano_model(int threads = 2);
+
+/// Allocations of device memory so far; -1 where the backend's memory is the host's.
+int64_t device_allocations();
 
 /// A form for nano's vocabulary; compiled ones are kept.
 FormResult nano_form(const StructuredOutput& output);
