@@ -89,11 +89,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     if (rows == 0 || outputs.empty()) return;
     const int64_t in = outputs[0].weight.in;
-    bf16* quantized = quantized_.get<bf16>(rows * in);
-    if (recorder_.launches("quantize_rows", x, rows, in, quantized)) cuda::quantize_rows(x, rows, in, quantized, stream_.stream);
     while (!outputs.empty()) {
       cuda::ProductArgs args;
-      args.x = quantized;
+      args.x = x;
       args.rows = rows;
       args.x_stride = in;
       const size_t count = std::min<size_t>(outputs.size(), cuda::ProductArgs::kMostOutputs);
@@ -101,7 +99,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         DI_CHECK(output.weight.in == in, "inputs of {} and {} columns", output.weight.in, in);
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
-      if (launches("linear_fp8", args, outputs.first(count))) cuda::multiply_fp8_quantized(args, stream_.stream);
+      bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
+      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, stream_.stream);
       outputs = outputs.subspan(count);
     }
   }
@@ -114,10 +113,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.x = o;
     args.rows = rows;
     args.x_stride = groups * wo_a.in;
+    args.x_group = wo_a.in;
     args.groups = groups;
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
+    bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
     const LinearOutput output{wo_a, y};
-    if (launches("output_lora", args, {&output, 1})) cuda::multiply_fp8(args, stream_.stream);
+    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, stream_.stream);
   }
 
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
@@ -220,14 +221,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void experts(const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
-    const int64_t inner = args.shared_w1.out;
     cuda::ExpertPlan plan = cuda::plan_experts(args, rows);
     plan.token = pair_token_.get<int32_t>(plan.pairs);
     plan.weight = pair_weight_.get<float>(plan.pairs);
     plan.pair_of = pair_of_.get<int32_t>(plan.pairs);
     plan.tiles = tiles_.get<cuda::ExpertPlan::Tile>(plan.tile_count);
-    plan.input = quantized_.get<bf16>(rows * hidden);
-    plan.hidden = pair_hidden_.get<bf16>(plan.pairs * inner);
+    plan.input = quantized_.get<bf16>(plan.input_values);
+    plan.hidden = pair_hidden_.get<bf16>(plan.pairs * plan.hidden_columns);
     plan.output = pair_output_.get<bf16>(plan.pairs * hidden);
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
     if (!recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
@@ -280,10 +280,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cuda::multiply_bf16(args, stream_.stream);
   }
 
-  bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs) {
+  bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {
     bool all = true;
     for (const LinearOutput& output : outputs)
-      all = recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y) && all;
+      all = recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch) && all;
     return all;
   }
 
