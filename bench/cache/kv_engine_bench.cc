@@ -109,6 +109,7 @@ std::vector<int32_t> make_prompt(int64_t tokens, int64_t vocabulary, uint64_t se
 struct Times {
   std::vector<double> first_token, pull, match;
   int64_t bytes = 0;
+  int declined = 0;  ///< computing was thought to be faster
 };
 
 /// One prompt: computed, then asked for again where its pages lie.
@@ -124,13 +125,15 @@ void round(Place& place, const std::vector<int32_t>& prompt, int64_t prefix, Tim
   }
   const Place::Answer again = place.ask(prompt);
   const TierUsage& tiers = again.usage.tiers;
-  if (again.usage.cached_tokens != prefix || (place.tier() && tiers.tokens() != prefix)) {
+  const bool declined = place.tier() && tiers.miss == "slow";
+  if (!declined && (again.usage.cached_tokens != prefix || (place.tier() && tiers.tokens() != prefix))) {
     fail(fmt::format("{}: {} of {} tokens were cached, {} of them in the tier ({})", place.name(), again.usage.cached_tokens,
                      prefix, tiers.tokens(), tiers.miss));
   }
+  times.declined += declined ? 1 : 0;
   // Wherever the pages came from: the same rows, and so the same answer.
   if (expected.empty()) expected = again.tokens;
-  if (again.tokens != expected) fail(place.name() + ": another answer");
+  if (!declined && again.tokens != expected) fail(place.name() + ": another answer");
   times.first_token.push_back(again.first_token);
   times.pull.push_back(tiers.pull_seconds);
   times.match.push_back(tiers.match_seconds);
@@ -148,6 +151,7 @@ void print(const std::string& name, int64_t prefix, const Times& times, const Ti
                     {"match_ms", times.match.empty() ? "-" : fmt::format("{:.3f}", quantile(times.match, 0.5) * 1e3)},
                     {"pull_ms", times.pull.empty() ? "-" : fmt::format("{:.3f}", quantile(times.pull, 0.5) * 1e3)},
                     {"bytes", std::to_string(times.bytes)},
+                    {"declined", std::to_string(times.declined)},
                     {"model", std::filesystem::path(setting.model).filename().string()},
                     {"repeats", std::to_string(setting.repeats)}});
 }
@@ -217,13 +221,19 @@ int main(int argc, char** argv) {
                    {{"tokens", std::to_string(setting.prefixes.back() + kSuffix)},
                     {"model", std::filesystem::path(setting.model).filename().string()}});
   if (!setting.svg.empty()) {
-    Plot plot{.title = "Time to first token against the cached prefix",
-              .description =
-                  "Median time to first token in ms for a prompt of the prefix and 32 more tokens, by where the prefix lies.",
-              .x_label = "prefix (tokens)",
-              .y_label = "time to first token (ms)",
-              .lines = std::move(lines)};
-    std::ofstream(setting.svg) << render_svg({plot}, "kv-ttft");
+    const std::string y = "time to first token (ms)", x = "prefix (tokens)";
+    const Plot all{.title = "Time to first token against the prefix",
+                   .description = "Median time to first token of a prompt of the prefix and 32 more tokens, computed and cached.",
+                   .x_label = x,
+                   .y_label = y,
+                   .lines = lines};
+    lines.erase(lines.begin());
+    const Plot cached{.title = "The same, without the prompts that are computed",
+                      .description = "Median time to first token by where the prefix lies.",
+                      .x_label = x,
+                      .y_label = y,
+                      .lines = lines};
+    std::ofstream(setting.svg) << render_svg({all, cached}, "kv-ttft");
   }
   std::filesystem::remove_all(setting.directory);
   return 0;
