@@ -310,7 +310,12 @@ TEST(Program, VersionAndHelp) {
   EXPECT_EQ(version.code, 0);
   EXPECT_NE(version.out.find(build_version()), std::string::npos);
   EXPECT_NE(version.out.find("cpu/"), std::string::npos);
-  for (const Arguments& help : {Arguments{"--help"}, {"generate", "--help"}, {"inspect", "--help"}, {"eval", "--help"}}) {
+  for (const Arguments& help : {Arguments{"--help"},
+                                {"generate", "--help"},
+                                {"inspect", "--help"},
+                                {"eval", "--help"},
+                                {"cache", "--help"},
+                                {"cache", "import", "--help"}}) {
     const auto run = run_program(help);
     EXPECT_EQ(run.code, 0);
     EXPECT_EQ(run.err, "");

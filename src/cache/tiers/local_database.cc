@@ -100,7 +100,9 @@ Result<std::unique_ptr<LocalDatabase>> LocalDatabase::Open(const std::string& di
                                      ? rocksdb::DB::OpenForReadOnly(options, path, families(memtable_bytes), &handles, &opened)
                                      : rocksdb::DB::Open(options, path, families(memtable_bytes), &handles, &opened);
   if (!status.ok()) {
-    return Err(Status(status.IsCorruption() ? StatusCode::kDataLoss : StatusCode::kFailedPrecondition,
+    // Files that others name and that are not there: those others are damaged, or the directory is.
+    const bool damaged = status.IsCorruption() || status.IsPathNotFound();
+    return Err(Status(damaged ? StatusCode::kDataLoss : StatusCode::kFailedPrecondition,
                       fmt::format("local store {}: {}", directory, status.ToString())));
   }
   database->db_.reset(opened);

@@ -89,6 +89,26 @@ TEST(LocalStore, DamagedFilesAreMissesOrAreReplacedNeverWrongBytes) {
   }
 }
 
+TEST(LocalStore, ADatabaseThatNamesFilesItDoesNotHaveIsPutAside) {
+  for (const std::string gone : {"CURRENT", "MANIFEST"}) {
+    const Directory directory;
+    { ASSERT_TRUE(put(*open_local(directory.path()), 1).ok()); }
+    for (const auto& file : std::filesystem::directory_iterator(directory.path() + "/db")) {
+      if (!file.path().filename().string().starts_with(gone)) continue;
+      if (gone == "CURRENT") {
+        std::ofstream(file.path()) << "MANIFEST-999999\n";
+      } else {
+        std::filesystem::remove(file.path());
+      }
+    }
+    const auto store = open_local(directory.path());
+    ASSERT_NE(store, nullptr) << gone;
+    EXPECT_EQ(get(*store, 1), KvStoreMiss::kNotStored);
+    EXPECT_TRUE(put(*store, 1).ok());
+    EXPECT_TRUE(std::filesystem::exists(directory.path() + "/db.damaged"));
+  }
+}
+
 TEST(LocalStore, ChurnStaysWithinTheSize) {
   const Directory directory;
   LocalStoreOptions options{.directory = directory.path(), .capacity_bytes = 4 << 20};

@@ -62,6 +62,11 @@ int64_t kill_after(pid_t process, int output, int64_t wanted) {
 
 }  // namespace deepinfer::store_testing
 
+#ifdef __SANITIZE_THREAD__
+// Debian's RocksDB is built without ThreadSanitizer, which so doesn't see how its threads wait for each other.
+extern "C" const char* __tsan_default_suppressions() { return "race:librocksdb\n"; }  // NOLINT(bugprone-reserved-identifier)
+#endif
+
 int main(int argc, char** argv) {
   namespace testing_roles = deepinfer::store_testing;
   if (argc >= 3 && std::string(argv[1]) == testing_roles::kRoleFlag) {
