@@ -104,6 +104,24 @@ Result<int64_t> parse_size(std::string_view text, int64_t low, int64_t high) {
   return bytes;
 }
 
+Result<double> parse_duration(std::string_view text, double low, double high) {
+  constexpr std::pair<char, double> kSeconds[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 7 * 86400.0}};
+  double unit = 1;
+  std::string_view number = text;
+  for (const auto& [letter, seconds] : kSeconds) {
+    if (!text.ends_with(letter)) continue;
+    unit = seconds;
+    number.remove_suffix(1);
+  }
+  const bool plain = !number.empty() && number.find_first_not_of("0123456789.") == std::string_view::npos;
+  const auto value = plain ? parse_real(number, 0, HUGE_VAL) : Result<double>(Err(Status::InvalidArgument("no number")));
+  if (!value || !std::isfinite(*value))
+    return Err(Status::InvalidArgument("is \"{}\", must be a time: seconds, or a number with s, m, h, d or w", shown(text)));
+  if (!(*value * unit >= low && *value * unit <= high))
+    return Err(Status::OutOfRange("is {}, must be from {} to {} seconds", shown(text), low, high));
+  return *value * unit;
+}
+
 Result<std::vector<std::string>> split_list(std::string_view text) {
   std::vector<std::string> parts;
   for (size_t at = 0; at <= text.size();) {

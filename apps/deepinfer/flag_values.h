@@ -22,6 +22,9 @@ Result<double> parse_real(std::string_view text, double low, double high);
 /// TB of 1000. Case does not matter.
 Result<int64_t> parse_size(std::string_view text, int64_t low, int64_t high);
 
+/// Seconds: "90", "90s", "10m", "6h", "3d", "2w", or "1.5h".
+Result<double> parse_duration(std::string_view text, double low, double high);
+
 /// The parts between commas, which must not be empty.
 Result<std::vector<std::string>> split_list(std::string_view text);
 
@@ -55,6 +58,15 @@ CLI::Option* add_size(CLI::App& command, const std::string& names, Target& targe
                       const std::string& description) {
   return add_value(command, names, description, "SIZE", [&target, low, high](const std::string& text) -> Status {
     DI_ASSIGN_OR_RETURN(target, parse_size(text, low, high));
+    return Status::Ok();
+  });
+}
+
+template <typename Target>  // double, or an optional of it; seconds
+CLI::Option* add_duration(CLI::App& command, const std::string& names, Target& target, double low, double high,
+                          const std::string& description) {
+  return add_value(command, names, description, "TIME", [&target, low, high](const std::string& text) -> Status {
+    DI_ASSIGN_OR_RETURN(target, parse_duration(text, low, high));
     return Status::Ok();
   });
 }

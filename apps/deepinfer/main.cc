@@ -4,6 +4,7 @@
 
 #include "base/build_info.h"
 #include "bench_command.h"
+#include "cache_command.h"
 #include "commands.h"
 #include "ops/ops.h"
 #include "terminal.h"
@@ -59,7 +60,8 @@ int run(int argc, char** argv) {
       "  deepinfer serve models/nano\n"
       "  deepinfer chat -m models/nano\n"
       "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8\n"
-      "  deepinfer bench throughput -m models/nano --concurrency 16");
+      "  deepinfer bench throughput -m models/nano --concurrency 16\n"
+      "  deepinfer cache stat /var/lib/deepinfer/kv");
   Command chosen;
   add_generate_command(app, chosen);
   add_inspect_command(app, chosen);
@@ -67,6 +69,7 @@ int run(int argc, char** argv) {
   add_serve_command(app, chosen);
   add_chat_command(app, chosen);
   bench::add_bench_command(app, chosen, &Engine::Create);
+  cache::add_cache_command(app, chosen);
   if (argc > 1 && unknown_command(app, argv[1])) {
     print_error(fmt::format("unknown command or option '{}' (see deepinfer --help)", argv[1]));
     return 1;

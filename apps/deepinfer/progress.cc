@@ -23,7 +23,12 @@ void ProgressLine::update(std::string_view label, double done, double total, std
   if (!terminal_ || Clock::now() - last_ < kInterval) return;
   last_ = Clock::now();
   shown_ = true;
-  const double part = total > 0 ? std::clamp(done / total, 0.0, 1.0) : 0.0;
+  if (!(total > 0)) {
+    fmt::print(stderr, "\r\x1b[2K{} {}", label, detail);
+    std::fflush(stderr);
+    return;
+  }
+  const double part = std::clamp(done / total, 0.0, 1.0);
   const auto filled = static_cast<size_t>(part * kBarWidth);
   fmt::print(stderr, "\r\x1b[2K{} [{}{}] {:3.0f}% {}", label, std::string(filled, '#'), std::string(kBarWidth - filled, ' '),
              part * 100, detail);

@@ -14,7 +14,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// done / total as a bar, `label` before it and `detail` after it.
+  /// done / total as a bar, `label` before it and `detail` after it. Without a bar if `total` is 0: nobody knows how much it is.
   void update(std::string_view label, double done, double total, std::string_view detail = {});
   void clear();
 

@@ -9,6 +9,7 @@
 #include "base/json_line.h"
 #include "base/status.h"
 #include "common/ceilings.h"
+#include "cuda/device_ceilings.h"
 #include "cuda/device_inputs.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
@@ -30,11 +31,8 @@ class OpsBench {
   OpsBench(Backend* backend, std::string device, double tflops, double seconds)
       : backend_(backend),
         memory_(&backend->memory()),
-        device_(std::move(device)),
-        flops_rate_(tflops * 1e12),
-        seconds_(seconds) {
-    measure_copy();
-  }
+        ceilings_(backend->memory(), std::move(device), tflops),
+        seconds_(seconds) {}
 
   void dense();
   void experts();
@@ -43,28 +41,6 @@ class OpsBench {
   void rows();
 
  private:
-  void measure_copy() {
-    DeviceInputs in(memory_);
-    constexpr int64_t kBytes = int64_t{4} << 30;
-    uint8_t* from = in.bytes(kBytes);
-    auto* to = in.room<uint8_t>(kBytes);
-    // Not as a graph, in which a copy is another engine's work.
-    std::vector<double> rounds;
-    memory_->copy(to, from, kBytes);
-    for (int round = 0; round < 9; ++round) {
-      memory_->synchronize();
-      const double start = now();
-      for (int i = 0; i < 4; ++i) memory_->copy(to, from, kBytes);
-      memory_->synchronize();
-      rounds.push_back((now() - start) / 4 * 1e6);
-    }
-    std::sort(rounds.begin(), rounds.end());
-    const double us = rounds[rounds.size() / 2];
-    copy_rate_ = 2.0 * kBytes / us * 1e6;
-    print_bench_line(stdout, "copy", copy_rate_ * 1e-9, "GB/s", std::nullopt,
-                     {{"device", device_}, {"bytes", "read and written"}});
-  }
-
   // Median over rounds of the time of one call, in us. fn(i) is given the number of the call.
   template <typename Fn>
   double time(const Fn& fn) {
@@ -88,27 +64,13 @@ class OpsBench {
   }
 
   void print(const std::string& name, double us, double bytes, double flops, BenchConditions conditions) {
-    const double byte_us = bytes / copy_rate_ * 1e6;
-    const double flop_us = flops_rate_ > 0 ? flops / flops_rate_ * 1e6 : 0;
-    conditions.insert(conditions.begin(), {"device", device_});
-    const auto text = [](double v) { return fmt::format("{:.6g}", v); };
-    conditions.push_back({"us", text(us)});
-    conditions.push_back({"floor_us", text(std::max(byte_us, flop_us))});
-    conditions.push_back({"bytes", text(bytes)});
-    conditions.push_back({"flops", text(flops)});
-    if (byte_us >= flop_us) {
-      print_bench_line(stdout, name, bytes / us * 1e-3, "GB/s", copy_rate_ * 1e-9, conditions);
-    } else {
-      print_bench_line(stdout, name, flops / us * 1e-6, "TFLOP/s", flops_rate_ * 1e-12, conditions);
-    }
+    ceilings_.print(name, us, bytes, flops, std::move(conditions));
   }
 
   Backend* backend_;
   DeviceMemory* memory_;
-  std::string device_;
-  double flops_rate_;
+  DeviceCeilings ceilings_;
   double seconds_;
-  double copy_rate_ = 0;
 };
 
 std::string text(int64_t v) { return std::to_string(v); }

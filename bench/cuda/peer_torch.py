@@ -1,4 +1,4 @@
-"""What torch reaches on the same device: the ceilings of cuda_ops_bench, and bf16 products of the same shapes. One JSON line each."""
+"""What torch reaches on the same device: the ceilings of the CUDA benchmarks, and bf16 and FP8 products of the same shapes. One JSON line each."""
 
 import json
 import statistics
@@ -38,6 +38,7 @@ def main():
     us = timed(lambda: other.copy_(big), 10)
     line("torch_copy", 2 * big.numel() / us * 1e-3, "GB/s", {"bytes": "read and written"})
     del big, other
+    one = torch.ones((), device="cuda")
     for out, k in [(1280, 5120), (32768, 1280), (5120, 8192), (25600, 6144), (2304, 5120)]:
         copies = max(1, (1 << 30) // (2 * out * k))
         weights = [torch.randn(k, out, device="cuda", dtype=torch.bfloat16) for _ in range(copies)]
@@ -46,6 +47,13 @@ def main():
             turn = iter(range(1 << 30))
             us = timed(lambda: torch.matmul(x, weights[next(turn) % copies]))
             line("torch_matmul", us, "us", {"shape": f"{out}x{k}", "rows": str(rows), "dtype": "bf16"})
+        # FP8 with one scale for a whole matrix: what the library offers, less than the model's scale for every 32 columns.
+        eights = [w.t().contiguous().to(torch.float8_e4m3fn) for w in weights]
+        for rows in [128, 512, 4096]:
+            x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16).to(torch.float8_e4m3fn)
+            turn = iter(range(1 << 30))
+            us = timed(lambda: torch._scaled_mm(x, eights[next(turn) % copies].t(), one, one, out_dtype=torch.bfloat16))
+            line("torch_scaled_mm", us, "us", {"shape": f"{out}x{k}", "rows": str(rows), "dtype": "fp8"})
     print(f"{tflops:.1f}", file=sys.stderr)
 
 

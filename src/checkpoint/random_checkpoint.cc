@@ -99,9 +99,7 @@ const std::array<float, 4096>& normal_table() {
   return kTable;
 }
 
-using Fill = std::function<Status(int64_t offset, std::span<std::byte> out)>;
-
-Fill fill_codes(const CodeTable& table, uint64_t seed) {
+RandomFill fill_codes(const CodeTable& table, uint64_t seed) {
   return [&table, rng = Xorshift(seed)](int64_t, std::span<std::byte> out) mutable {
     auto* p = reinterpret_cast<uint8_t*>(out.data());
     size_t i = 0;
@@ -115,7 +113,7 @@ Fill fill_codes(const CodeTable& table, uint64_t seed) {
 }
 
 /// Scale bytes, drawn from two neighbouring powers of two so that the mean square of scale x code is std^2.
-Fill fill_scales(double code_rms, double std, uint64_t seed) {
+RandomFill fill_scales(double code_rms, double std, uint64_t seed) {
   const double want = std / code_rms;
   const double lower = std::floor(std::log2(want));
   // p 4^(e+1) + (1-p) 4^e = want^2
@@ -144,7 +142,7 @@ T convert(float x) {
 
 /// mean + std x normal, as bf16 or fp32.
 template <typename T>
-Fill fill_normal(float mean, float std, uint64_t seed) {
+RandomFill fill_normal(float mean, float std, uint64_t seed) {
   std::vector<T> values;
   for (const float z : normal_table()) values.push_back(convert<T>(mean + std * z));
   return [values = std::move(values), rng = Xorshift(seed)](int64_t, std::span<std::byte> out) mutable {
@@ -170,7 +168,7 @@ float hc_base(int64_t m, int64_t i) {
 }
 
 /// hc_base plus a little noise, for the copies must differ to be of use. A few dozen values.
-Fill fill_hc_base(int64_t m, uint64_t seed) {
+RandomFill fill_hc_base(int64_t m, uint64_t seed) {
   return [m, rng = Xorshift(seed)](int64_t offset, std::span<std::byte> out) mutable {
     for (size_t at = 0; at + 4 <= out.size(); at += 4) {
       const int64_t i = (offset + static_cast<int64_t>(at)) / 4;
@@ -206,7 +204,17 @@ double scale_std(const CatalogueEntry& e) {
   return 1.0 / std::sqrt(static_cast<double>(e.shape.back()) * 32);
 }
 
-Result<Fill> fill_of(const ModelConfig& config, const CatalogueEntry& e, uint64_t seed) {
+Status write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? Status::Ok() : Status::InvalidArgument("{}: cannot write", path);
+}
+
+}  // namespace
+
+Result<RandomFill> random_fill(const ModelConfig& config, const CatalogueEntry& e, uint64_t seed_of_all) {
+  const uint64_t seed = stream_seed(seed_of_all, e.name);
   switch (e.dtype) {
     case DType::kF8E4M3:
       return fill_codes(e4m3_table(), seed);
@@ -225,15 +233,6 @@ Result<Fill> fill_of(const ModelConfig& config, const CatalogueEntry& e, uint64_
       return Err(Status::Internal("{}: no random fill for {}", e.name, dtype_name(e.dtype)));
   }
 }
-
-Status write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  return file ? Status::Ok() : Status::InvalidArgument("{}: cannot write", path);
-}
-
-}  // namespace
 
 Status write_random_checkpoint(const ModelConfig& config, const std::string& config_json_text, const std::string& directory,
                                const RandomCheckpointOptions& options) {
@@ -274,7 +273,7 @@ Status write_random_checkpoint(const ModelConfig& config, const std::string& con
     std::vector<SafetensorsWrite> writes;
     writes.reserve(shards[s].size());
     for (const CatalogueEntry* e : shards[s]) {
-      DI_ASSIGN_OR_RETURN(Fill fill, fill_of(config, *e, stream_seed(options.seed, e->name)));
+      DI_ASSIGN_OR_RETURN(RandomFill fill, random_fill(config, *e, options.seed));
       writes.push_back({e->name, e->dtype, e->shape, std::move(fill)});
       index += fmt::format("{}\"{}\":\"{}\"", first ? "" : ",", e->name, name);
       first = false;

@@ -1,9 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "base/status.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/model_config.h"
 
 namespace deepinfer {
@@ -20,5 +24,10 @@ struct RandomCheckpointOptions {
 /// `config_json_text` must describe the tensors of `config`.
 Status write_random_checkpoint(const ModelConfig& config, const std::string& config_json_text, const std::string& directory,
                                const RandomCheckpointOptions& options = {});
+
+/// Bytes of one tensor: called with consecutive pieces, in order, each but the last a multiple of 64 bytes long.
+using RandomFill = std::function<Status(int64_t offset, std::span<std::byte> out)>;
+/// What write_random_checkpoint writes for a tensor, for those who need the bytes and no file.
+Result<RandomFill> random_fill(const ModelConfig& config, const CatalogueEntry& tensor, uint64_t seed);
 
 }  // namespace deepinfer

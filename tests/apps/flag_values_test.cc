@@ -66,6 +66,18 @@ TEST(FlagValues, RealNumbers) {
   }
 }
 
+TEST(FlagValues, Durations) {
+  const std::pair<const char*, double> good[] = {{"0", 0},       {"90", 90},     {"90s", 90},    {"10m", 600},
+                                                 {"1.5h", 5400}, {"3d", 259200}, {"2w", 1209600}};
+  for (const auto& [text, seconds] : good) EXPECT_EQ(*parse_duration(text, 0, 1e7), seconds) << text;
+  for (const char* bad : {"", "s", "-1", "1e3", "inf", "nan", "1 h", "h1", "1hh", "1H", "."}) {
+    const auto seconds = parse_duration(bad, 0, 1e7);
+    ASSERT_FALSE(seconds.has_value()) << bad;
+    EXPECT_NE(seconds.error().message().find("must be a time"), std::string::npos) << seconds.error().message();
+  }
+  EXPECT_EQ(parse_duration("2h", 0, 3600).error().message(), "is 2h, must be from 0 to 3600 seconds");
+}
+
 TEST(FlagValues, Lists) {
   EXPECT_EQ(*split_list("a"), (std::vector<std::string>{"a"}));
   EXPECT_EQ(*split_list("1,4,16"), (std::vector<std::string>{"1", "4", "16"}));

@@ -152,6 +152,9 @@ std::vector<OpCase> large_expert_op_cases() {
       experts_case({.hidden = 5120, .inner = 576, .experts = 8, .topk = 6, .counts = {1, 3, 17}}),
       experts_case({.hidden = 5120, .inner = 288, .experts = 8, .topk = 6, .counts = {1, 3, 17}}),
       experts_case({.hidden = 256, .inner = 128, .experts = 16, .topk = 2, .counts = {1, 33, 65, 300}}),
+      experts_case({.hidden = 1120, .inner = 288, .experts = 12, .topk = 4, .counts = {1, 20, 100, 310}}),
+      experts_case({.hidden = 1120, .inner = 288, .experts = 12, .topk = 4, .scale = 40.0f, .counts = {1, 290}}),
+      experts_case({.hidden = 640, .inner = 2304, .experts = 6, .topk = 3, .counts = {1, 20, 77, 270}}),
   };
 }
 

@@ -8,12 +8,16 @@ namespace {
 struct MatrixDims {
   int64_t in;
   std::vector<int64_t> outs;
+  std::vector<int64_t> counts = {};  ///< empty: by the number of columns
 };
 // Columns: the least, odd multiples of 32, above one stretch of decoded weights (2048). Rows of weights: not multiples of 4,
 // 16, 32 or 64, and more than one chunk.
 const std::vector<MatrixDims> kDims = {{32, {1, 5}},    {64, {33, 64}},  {96, {100, 7}},  {128, {130}},
                                        {160, {17, 96}}, {256, {96, 64}}, {2304, {3, 66}}, {5120, {130, 40}}};
 const std::vector<int64_t>& counts_of(int64_t in) { return in > 1024 ? kFewCounts : kManyCounts; }
+const std::vector<int64_t>& counts_of(const MatrixDims& d) { return d.counts.empty() ? counts_of(d.in) : d.counts; }
+// As many rows as make a device use other kernels.
+const std::vector<int64_t> kProductCounts = {1, 30, 49, 100, 290};
 
 // Small integers: every order of summation gives the same result, so the outputs must be the reference's.
 std::vector<bf16> integers(Random& random, int64_t count) {
@@ -34,12 +38,12 @@ std::string name_of(const char* op, const MatrixDims& d, bool exact) {
 }
 
 OpCase linear_fp8_case(const MatrixDims& d, bool exact) {
-  return {name_of("linear_fp8", d, exact), counts_of(d.in), [=]() -> RunRows {
+  return {name_of("linear_fp8", d, exact), counts_of(d), [=]() -> RunRows {
             Random random(20);
             std::vector<Fp8Matrix> weights;
             for (int64_t out : d.outs)
               weights.push_back(exact ? integer_matrix(random, out, d.in) : Fp8Matrix(random, out, d.in));
-            const int64_t rows = counts_of(d.in).back();
+            const int64_t rows = counts_of(d).back();
             const auto x = exact ? integers(random, rows * d.in) : activations(random, rows, d.in);
             return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
               std::vector<std::vector<bf16>> y;
@@ -75,11 +79,12 @@ OpCase linear_bf16_case(const MatrixDims& d, bool exact) {
           }};
 }
 
-OpCase output_lora_case(int64_t groups, int64_t in, int64_t lora, bool exact) {
-  return {fmt::format("output_lora{}_{}x{}x{}", exact ? "_exact" : "", groups, in, lora), counts_of(in), [=]() -> RunRows {
+OpCase output_lora_case(int64_t groups, int64_t in, int64_t lora, bool exact, const std::vector<int64_t>& counts = {}) {
+  const std::vector<int64_t> used = counts.empty() ? counts_of(in) : counts;
+  return {fmt::format("output_lora{}_{}x{}x{}", exact ? "_exact" : "", groups, in, lora), used, [=]() -> RunRows {
             Random random(22);
             const Fp8Matrix w = exact ? integer_matrix(random, groups * lora, in) : Fp8Matrix(random, groups * lora, in);
-            const int64_t rows = counts_of(in).back();
+            const int64_t rows = used.back();
             const auto o = exact ? integers(random, rows * groups * in) : activations(random, rows, groups * in);
             return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
               std::vector<bf16> y(static_cast<size_t>(count * groups * lora));
@@ -157,8 +162,12 @@ std::vector<OpCase> large_matrix_op_cases() {
           linear_fp8_case(heads, false),
           linear_fp8_case(wide, false),
           linear_fp8_case(wide, true),
+          linear_fp8_case({1312, {4096, 2500}, kProductCounts}, false),
+          linear_fp8_case({5120, {7000}, kProductCounts}, false),
+          linear_fp8_case({320, {16400}, kProductCounts}, true),
           linear_bf16_case(gate, false),
-          output_lora_case(8, 4096, 1024, false)};
+          output_lora_case(8, 4096, 1024, false),
+          output_lora_case(8, 1056, 600, false, kProductCounts)};
 }
 
 }  // namespace deepinfer::testing

@@ -56,12 +56,12 @@ std::string style() {
 struct Axis {
   double low = 0, high = 1;
   double from = 0, to = 1;  ///< pixels
-  bool log2 = false;
+  bool logarithmic = false;
   std::vector<double> ticks;
 
   double at(double value) const {
     const double part =
-        log2 ? (std::log2(value) - std::log2(low)) / (std::log2(high) - std::log2(low)) : (value - low) / (high - low);
+        logarithmic ? (std::log2(value) - std::log2(low)) / (std::log2(high) - std::log2(low)) : (value - low) / (high - low);
     return from + part * (to - from);
   }
 };
@@ -96,8 +96,15 @@ Axis make_x_axis(const Plot& plot) {
   if (values.empty()) return axis;
   axis.low = values.front();
   axis.high = values.back();
-  if (doubles(values)) {
-    axis.log2 = true;
+  if (plot.log_x && values.front() > 0) {
+    axis.logarithmic = true;
+    const int first = static_cast<int>(std::floor(std::log10(values.front()) + 1e-9));
+    const int last = std::max(static_cast<int>(std::ceil(std::log10(values.back()) - 1e-9)), first + 1);
+    for (int power = first; power <= last; ++power) axis.ticks.push_back(std::pow(10.0, power));
+    axis.low = axis.ticks.front();
+    axis.high = axis.ticks.back();
+  } else if (doubles(values)) {
+    axis.logarithmic = true;
     axis.ticks = values;
   } else if (values.size() == 1) {
     // One point stands in the middle.
@@ -179,7 +186,7 @@ void draw_line(std::string& out, const PlotLine& line, const Axis& x, const Axis
                  "\n",
                  color, line.dashed ? " dashed" : "", path);
   for (const PlotPoint& p : line.points) {
-    if (!finite(p)) continue;
+    if (!finite(p) || !line.markers) continue;
     fmt::format_to(to,
                    R"(<circle r="3.5" cx="{:.1f}" cy="{:.1f}" class="f{}"><title>{}: {:g}, {:g}</title></circle>)"
                    "\n",

@@ -16,6 +16,7 @@ struct PlotLine {
   std::vector<PlotPoint> points;
   int color = 0;        ///< lines of one color belong together
   bool dashed = false;  ///< tells two lines of one color apart
+  bool markers = true;  ///< a mark at each point; without: curves of many points
 };
 
 struct Plot {
@@ -23,6 +24,7 @@ struct Plot {
   std::string description;  ///< for those who do not see it; empty: the title
   std::string x_label, y_label;
   std::vector<PlotLine> lines;
+  bool log_x = false;  ///< decades along x, all of which is above 0; without: logarithms only where the values double
 };
 
 /// Round values that cover [low, high] in about `count` steps of 1, 2 or 5 x 10^k. Both ends finite, low <= high.

@@ -23,6 +23,7 @@ class LocalAdmin : public StoreAdmin {
     report.file_bytes = database_->file_bytes();
     DI_RETURN_IF_ERROR(database_->for_each(
         [&](const LocalPage& page) {
+          looked_at(page.bytes());
           if (!page.header) {
             report.unreadable.add(page.bytes());
           } else {
@@ -40,6 +41,7 @@ class LocalAdmin : public StoreAdmin {
     StoreVerification counts;
     DI_RETURN_IF_ERROR(database_->for_each(
         [&](const LocalPage& page) {
+          looked_at(page.bytes());
           const ExpectedPage expected{.key = page.key, .exact = std::nullopt, .fingerprint = std::nullopt};
           const std::string place = fmt::format("{}: page {}", database_->directory(), key_text(page.key));
           if (verify_record(database_->record(page), expected, place, counts) || !remove) return Status::Ok();

@@ -50,6 +50,7 @@ Result<StoreReport> SharedAdmin::stat(double now, std::stop_token stop) {
     DI_RETURN_IF_ERROR(walk_generation(
         path,
         [&](const SharedFile& file) {
+          looked_at(file.bytes());
           report.file_bytes += static_cast<int64_t>(file.status.st_blocks) * 512;
           if (file.temporary || !file.page) {
             (file.temporary ? report.temporary : report.foreign).add(file.bytes());
@@ -81,6 +82,7 @@ Result<StoreVerification> SharedAdmin::verify(bool remove, std::stop_token stop)
         layout_.generations() + "/" + name,
         [&](const SharedFile& file) {
           if (!file.page) return Status::Ok();
+          looked_at(file.bytes());
           const Result<std::vector<uint8_t>> record = read_file(file.folder, file.name, kMostRecordBytes);
           if (!record) return Status::Ok();  // it has gone meanwhile
           const ExpectedPage expected{.key = file.page->key, .exact = file.page->exact, .fingerprint = fingerprint};

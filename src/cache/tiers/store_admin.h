@@ -87,11 +87,22 @@ class StoreAdmin {
   /// Refuses a record that is not right, with the reason.
   virtual Status import_page(const StoredPage& page) = 0;
 
+  /// `stat` and `verify` call it after each page, with what they have looked at so far.
+  void on_progress(std::function<void(const StoreUsage& seen)> report) { report_ = std::move(report); }
+
   StoreAdmin(const StoreAdmin&) = delete;
   StoreAdmin& operator=(const StoreAdmin&) = delete;
 
  protected:
   StoreAdmin() = default;
+  void looked_at(int64_t record_bytes) {
+    seen_.add(record_bytes);
+    if (report_) report_(seen_);
+  }
+
+ private:
+  std::function<void(const StoreUsage& seen)> report_;
+  StoreUsage seen_;
 };
 
 struct StoreAdminOptions {

@@ -1,6 +1,7 @@
 #include "cache/tiers/store_secret.h"
 
 #include <fcntl.h>
+#include <openssl/evp.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,6 +53,19 @@ Result<StoreSecret> load_or_create_store_secret(const std::string& path) {
   ::unlink(name.c_str());
   if (!status.ok()) return Err(status);
   return read_store_secret(path);
+}
+
+std::array<uint8_t, 32> store_secret_id(const StoreSecret& secret) {
+  // The tag keeps it from being a hash of the same bytes that something else publishes.
+  constexpr std::string_view kTag = "deepinfer kv store secret";
+  std::array<uint8_t, kTag.size() + std::tuple_size_v<StoreSecret>> text{};
+  std::memcpy(text.data(), kTag.data(), kTag.size());
+  std::memcpy(text.data() + kTag.size(), secret.data(), secret.size());
+  std::array<uint8_t, 32> id{};
+  unsigned int size = 0;
+  const bool ok = EVP_Digest(text.data(), text.size(), id.data(), &size, EVP_sha256(), nullptr) == 1;
+  DI_CHECK(ok && size == id.size(), "libcrypto gave {} bytes of SHA-256", size);
+  return id;
 }
 
 }  // namespace deepinfer

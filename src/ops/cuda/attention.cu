@@ -52,11 +52,6 @@ __device__ void widen_compressed(uint32_t word, uint32_t scale, uint32_t (&r)[4]
   for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, 0x7e807e80u), scale);  // 2^126
 }
 
-__device__ uint4 interleave(const uint4& v) {
-  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
-                    __byte_perm(v.y, v.w, 0x7632));
-}
-
 // 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
 struct KeyPiece {
   uint4 data[4][2];    // window: both chunks of 64 dims; compressed: one of 128

@@ -5,6 +5,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/products.h"
 
 namespace deepinfer::cuda {
 namespace {
@@ -95,7 +96,12 @@ ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
   plan.pairs = routed + rows;
   // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
   const int64_t share = routed / experts;
-  plan.tile_inputs = share > 14 ? 64 : share > 10 ? 16 : 8;
+  plan.tile_inputs = share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8;
+  plan.wide = plan.tile_inputs > 16;
+  const InputOrder order = plan.wide ? InputOrder::kWideFp4 : InputOrder::kLanes;
+  plan.input_columns = ordered_columns(order, args.shared_w1.in);
+  plan.hidden_columns = ordered_columns(order, args.shared_w1.out);
+  plan.input_values = rows * plan.input_columns * (plan.wide ? 2 : 1);
   plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
   return plan;
 }

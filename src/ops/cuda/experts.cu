@@ -5,7 +5,7 @@
 #include "ops/cuda/expert_plan.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
-#include "ops/cuda/tiled.cuh"
+#include "ops/cuda/wide.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -114,70 +114,100 @@ __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
   }
 }
 
-template <typename RowOf>
-__device__ void multiply_tiled_expert(bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row, bool active,
-                                      const RowOf& row_of, uint4* stages, float* part) {
+template <int kInputs>
+__device__ void multiply_wide(WideShared& s, bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row,
+                              int group, float (&c)[2][kInputs / 8][4]) {
   if (shared) {
-    multiply_tiled<WeightFormat::kFp8, true>(device_view(fp8), first_row, fp8.out - 1, active, row_of, stages, part);
+    const auto panel = wide_panel<WeightFormat::kFp8>(device_view(fp8), first_row, fp8.out - 1);
+    wide_multiply<WeightFormat::kFp8, true, kInputs>(s, panel, group, c);
   } else {
-    multiply_tiled<WeightFormat::kFp4, true>(device_view(fp4), first_row, fp4.out - 1, active, row_of, stages, part);
+    const auto panel = wide_panel<WeightFormat::kFp4>(device_view(fp4), first_row, fp4.out - 1);
+    wide_multiply<WeightFormat::kFp4, true, kInputs>(s, panel, group, c);
   }
 }
 
-// The same with many inputs a tile. Grid: blocks of half as many panels as warps, tiles.
-__global__ void __launch_bounds__(kTiledThreads, 1)
-    hidden_tiled_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
-                        const __grid_constant__ ExpertPlan plan) {
-  extern __shared__ uint4 stages[];
+// The same with many inputs a tile: the first warpgroup multiplies by w1, the second by w3. Grid: blocks of kWideGroupRows of the
+// inner dimension, tiles.
+__global__ void __launch_bounds__(kWideThreads, 1)
+    hidden_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
+                       const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
-  constexpr int kPanels = kTiledWarps / 2;
+  WideShared& s = wide_shared(dynamic);
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t inner = shared.w1.out;
-  const int64_t columns = shared.w1.in;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const bool up = warp >= kPanels;
-  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kPanels + warp % kPanels) * kPanelRows;
-  float* parts = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots);
-  const auto row_of = [&](int i) {
-    return i < tile.count ? plan.input + static_cast<int64_t>(plan.token[tile.first + i]) * columns : nullptr;
-  };
-  multiply_tiled_expert(is_shared, up ? shared.w3 : shared.w1, up ? w->w3 : w->w1, first_row, first_row < inner, row_of, stages,
-                        parts + warp * kPartFloats);
-  __syncthreads();
-  if (first_row >= inner) return;
-  const float* gates = parts + warp % kPanels * kPartFloats + lane;
-  const float* values = gates + kPanels * kPartFloats;
-  for (int input = up ? 1 : 0; input < tile.count; input += 2) {
-    const float h = hidden_value(gates[input * kPartStride], values[input * kPartStride], limit, plan.weight[tile.first + input]);
-    plan.hidden[(tile.first + input) * inner + first_row + interleaved(lane)] = narrow(h);
+  const bf16* input = plan.input + (is_shared ? plan.input_values / 2 : 0);
+  wide_begin(s, [&](int i) {
+    return i < tile.count ? input + static_cast<int64_t>(plan.token[tile.first + i]) * plan.input_columns : nullptr;
+  });
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kWideGroupRows;
+  if (group == kWideGroups) {
+    give_registers<40>();
+    with_inputs(tile.count, [&]<int kInputs>() { wide_load<kInputs>(s, static_cast<int>(plan.input_columns)); });
+  } else {
+    take_registers<232>();
+    with_inputs(tile.count, [&]<int kInputs>() {
+      float c[2][kInputs / 8][4];
+      multiply_wide<kInputs>(s, is_shared, group == 0 ? shared.w1 : shared.w3, group == 0 ? w->w1 : w->w3, first_row, group, c);
+      wide_outputs<kInputs>(s, group, c);
+    });
+    named_barrier(3, kWideGroups * kWarpgroup);
+    bf16* gates = reinterpret_cast<bf16*>(s.sums[0]);
+    const auto* values = reinterpret_cast<const bf16*>(s.sums[1]);
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    // A warp takes whole inputs: 128 columns of the second product, which are put in its order in place of the gates.
+    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < tile.count; i += kWideGroups * kWarpgroup / kWarp) {
+      bf16* gate = gates + i * kWideOutStride;
+      const bf16* value = values + i * kWideOutStride;
+      bf16 h[kWideGroupRows / kWarp];
+#pragma unroll
+      for (int k = 0; k < kWideGroupRows / kWarp; ++k) {
+        const int at = k * kWarp + lane;
+        const float v = hidden_value(widen(gate[at]), widen(value[at]), limit, plan.weight[tile.first + i]);
+        h[k] = narrow(first_row + k * kWarp < inner ? v : 0.0f);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < kWideGroupRows / kWarp; ++k) gate[wide_place(is_shared, k * kWarp + lane)] = h[k];
+      __syncwarp();
+      if (lane < kWideGroupRows / 8) {
+        *reinterpret_cast<uint4*>(plan.hidden + (tile.first + i) * plan.hidden_columns + first_row + lane * 8) =
+            *reinterpret_cast<const uint4*>(gate + lane * 8);
+      }
+    }
   }
 }
 
-__global__ void __launch_bounds__(kTiledThreads, 1)
-    output_tiled_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
-                        const __grid_constant__ ExpertPlan plan) {
-  extern __shared__ uint4 stages[];
+// Grid: blocks of kWideRows of the hidden dimension, tiles.
+__global__ void __launch_bounds__(kWideThreads, 1)
+    output_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
+                       const __grid_constant__ ExpertPlan plan) {
+  extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
+  WideShared& s = wide_shared(dynamic);
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t out = shared.w2.out;
-  const int64_t columns = shared.w2.in;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kTiledWarps + warp) * kPanelRows;
-  float* part = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots) + warp * kPartFloats;
-  const auto row_of = [&](int i) {
-    return i < tile.count ? plan.hidden + static_cast<int64_t>(tile.first + i) * columns : nullptr;
-  };
-  multiply_tiled_expert(is_shared, shared.w2, w->w2, first_row, first_row < out, row_of, stages, part);
-  __syncwarp();
-  if (first_row + lane >= out) return;
-  for (int input = 0; input < tile.count; ++input)
-    plan.output[(tile.first + input) * out + first_row + lane] = narrow(part[input * kPartStride + lane]);
+  wide_begin(s, [&](int i) { return i < tile.count ? plan.hidden + (tile.first + i) * plan.hidden_columns : nullptr; });
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  if (group == kWideGroups) {
+    give_registers<40>();
+    with_inputs(tile.count, [&]<int kInputs>() { wide_load<kInputs>(s, static_cast<int>(plan.hidden_columns)); });
+  } else {
+    take_registers<232>();
+    const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kWideGroups + group) * kWideGroupRows;
+    with_inputs(tile.count, [&]<int kInputs>() {
+      float c[2][kInputs / 8][4];
+      multiply_wide<kInputs>(s, is_shared, shared.w2, w->w2, first_row, group, c);
+      const bf16* from = wide_outputs<kInputs>(s, group, c);
+      wide_store(from, group, first_row, out - 1, tile.count,
+                 [&](int input) { return plan.output + static_cast<int64_t>(tile.first + input) * out; });
+    });
+  }
 }
 
 // Two columns a thread; a token's experts in ascending order, the shared one last.
@@ -223,21 +253,19 @@ void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPl
   DI_CUDA_LAUNCHED();
 }
 
-void launch_tiled(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
   const auto experts = static_cast<int>(args.routed.size());
-  const auto blocks = [&](int64_t out, int64_t panels) {
-    return dim3(static_cast<unsigned>((out + panels * kPanelRows - 1) / (panels * kPanelRows)),
-                static_cast<unsigned>(plan.tile_count));
+  const auto blocks = [&](int64_t out, int64_t rows) {
+    return dim3(static_cast<unsigned>((out + rows - 1) / rows), static_cast<unsigned>(plan.tile_count));
   };
-  constexpr auto kBytes = static_cast<int>(kTiledShared);
-  DI_CUDA(cudaFuncSetAttribute(hidden_tiled_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  DI_CUDA(cudaFuncSetAttribute(output_tiled_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  hidden_tiled_kernel<<<blocks(args.shared_w1.out, kTiledWarps / 2), kTiledThreads, kTiledShared, stream>>>(
-      routed, shared, experts, args.swiglu_limit, plan);
+  constexpr auto kBytes = static_cast<int>(kWideBytes);
+  DI_CUDA(cudaFuncSetAttribute(hidden_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  DI_CUDA(cudaFuncSetAttribute(output_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  hidden_wide_kernel<<<blocks(args.shared_w1.out, kWideGroupRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts,
+                                                                                                       args.swiglu_limit, plan);
   DI_CUDA_LAUNCHED();
-  output_tiled_kernel<<<blocks(args.shared_w2.out, kTiledWarps), kTiledThreads, kTiledShared, stream>>>(routed, shared, experts,
-                                                                                                        plan);
+  output_wide_kernel<<<blocks(args.shared_w2.out, kWideRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts, plan);
   DI_CUDA_LAUNCHED();
 }
 
@@ -248,10 +276,15 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
   sort_pairs(args, rows, plan, stream);
-  quantize_rows(args.v, rows, hidden, plan.input, stream);
-  if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
-  if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
-  if (plan.tile_inputs == 64) launch_tiled(args, routed, plan, stream);
+  if (plan.wide) {
+    quantize_rows(args.v, rows, hidden, InputOrder::kWideFp4, plan.input, stream);
+    quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
+    launch_wide(args, routed, plan, stream);
+  } else {
+    quantize_rows(args.v, rows, hidden, InputOrder::kLanes, plan.input, stream);
+    if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
+    if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
+  }
   const int64_t count = rows * hidden;
   sum_kernel<<<static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, stream>>>(
       plan.output, plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);

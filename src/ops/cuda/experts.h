@@ -25,10 +25,14 @@ struct ExpertPlan {
   Tile* tiles = nullptr;       ///< [tile_count]
   int64_t pairs = 0;
   int64_t tile_count = 0;
-  int tile_inputs = 8;     ///< pairs of a tile at most
-  bf16* input = nullptr;   ///< [rows, hidden] quantised, interleaved
-  bf16* hidden = nullptr;  ///< [pairs, inner] quantised, interleaved
-  bf16* output = nullptr;  ///< [pairs, hidden]
+  int tile_inputs = 8;  ///< pairs of a tile at most
+  bool wide = false;    ///< warpgroups multiply (wide.cuh)
+  int64_t input_columns = 0;
+  int64_t hidden_columns = 0;
+  int64_t input_values = 0;  ///< of `input` and, if wide, of a second one for the shared expert behind it
+  bf16* input = nullptr;     ///< [rows, input_columns] quantised, in the order of the products (products.h)
+  bf16* hidden = nullptr;    ///< [pairs, hidden_columns] likewise
+  bf16* output = nullptr;    ///< [pairs, hidden]
 };
 
 /// Sizes of the plan for a step; pointers are the caller's to fill.

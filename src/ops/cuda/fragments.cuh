@@ -73,6 +73,12 @@ __device__ inline void widen_fp4(uint32_t w, uint32_t (&r)[4]) {
   r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
 }
 
+/// Eight columns, 0 4 1 5 2 6 3 7.
+__device__ inline uint4 interleave(const uint4& v) {
+  return make_uint4(__byte_perm(v.x, v.z, 0x5410), __byte_perm(v.x, v.z, 0x7632), __byte_perm(v.y, v.w, 0x5410),
+                    __byte_perm(v.y, v.w, 0x7632));
+}
+
 /// bf16 pair of 2^(byte - 127 + bias). Above `limit` the rest is in `excess`.
 __device__ inline uint32_t scale_pair(uint32_t byte, uint32_t bias) { return (min(byte + bias, 254u) << 7) * 0x10001u; }
 __device__ inline uint32_t excess_pair(uint32_t byte, uint32_t bias) {
@@ -87,7 +93,7 @@ struct WeightChunk {
   uint32_t scales[4];
 };
 
-/// What a lane needs to find its four rows: g, g + 8, g + 16, g + 24 of the panel.
+/// What a lane needs to find its four rows: g, and those 8, 16, 24, or others, behind it.
 template <WeightFormat kFormat>
 struct WeightPanel {
   const uint8_t* values;   ///< row g, from the lane's first byte on
@@ -96,7 +102,9 @@ struct WeightPanel {
   uint32_t scale_step[3];
   int columns;
 
-  __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane) : columns(static_cast<int>(w.in)) {
+  __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane, int second = 8, int third = 16,
+                         int fourth = 24)
+      : columns(static_cast<int>(w.in)) {
     const int g = lane / 4;
     const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : kFormat == WeightFormat::kFp4 ? w.in / 2 : w.in * 2;
     const int64_t r0 = min(first_row + g, last_row);
@@ -106,7 +114,7 @@ struct WeightPanel {
     scales = kFormat == WeightFormat::kBf16 ? nullptr : w.scales + scale_row(r0);
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
-      const int64_t r = min(first_row + g + 8 * (i + 1), last_row);
+      const int64_t r = min(first_row + g + (i == 0 ? second : i == 1 ? third : fourth), last_row);
       value_step[i] = static_cast<uint32_t>((r - r0) * row_bytes);
       scale_step[i] = static_cast<uint32_t>(scale_row(r) - scale_row(r0));
     }
@@ -121,11 +129,13 @@ struct WeightPanel {
     const int at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
     return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
   }
-  /// Chunk number `c`, a constant, of a whole segment.
-  __device__ void load(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
-    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
+  /// Chunk number `c`, a constant, of a whole segment: values, then scales.
+  __device__ void load_rows(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
+  }
+  __device__ void load_scales(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
+    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
     if constexpr (kFormat == WeightFormat::kFp4) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
@@ -136,6 +146,22 @@ struct WeightPanel {
       for (int i = 1; i < 4; ++i)
         chunk.scales[i] = one ? chunk.scales[0] : __ldg(segment.scales + scale_step[i - 1] + c * kGroups);
     }
+  }
+  /// FP4 scales of four chunks at once, where they can be read as words: a byte a load costs as much as 16 bytes of values, for
+  /// each row is a line of its own. Lane t of a row has those of chunk t.
+  __device__ bool scales_are_words() const {
+    return kFormat == WeightFormat::kFp4 && columns % 128 == 0 && reinterpret_cast<uintptr_t>(scales) % 4 == 0;
+  }
+  __device__ void load_words(const Segment& segment, int lane, uint32_t (&words)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      words[i] = __ldg(reinterpret_cast<const uint32_t*>(segment.scales + 3 * (lane % 4) + (i == 0 ? 0 : scale_step[i - 1])));
+  }
+  /// Scales of chunk number `c` out of them. The whole warp takes part.
+  __device__ static void pick_scales(const uint32_t (&words)[4], int lane, int c, WeightChunk<kFormat>& chunk) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      chunk.scales[i] = __byte_perm(__shfl_sync(0xffffffffu, words[i], (lane & ~3) + c), 0, 0x4440 + lane % 4);
   }
 
   /// `column`: first of the chunk. Columns behind the last are zero.

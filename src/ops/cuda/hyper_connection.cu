@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(kMixThreads, 2)
   const int g = lane / 4;
   const int t = lane % 4;
   for (int i = thread; i < 8 * kWeightStride; i += kMixThreads) weights[3 * kOutputs * kWeightStride + i] = bf16{};
+#pragma unroll 4
   for (int i = thread; i < kOutputs * kSlice / 4; i += kMixThreads) {
     const int o = i / (kSlice / 4);
     const int column = i % (kSlice / 4) * 4;
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(kMixThreads, 2)
 #pragma unroll
   for (int n = 0; n < kInputTiles; ++n)
     row[n] = first_row + n * 8 + g < rows ? x + (first_row + n * 8 + g) * width + begin : nullptr;
-#pragma unroll 2
+#pragma unroll 4
   for (int column = t * 8; column < kSlice; column += 32) {
     uint4 v[kInputTiles];
 #pragma unroll
@@ -109,6 +110,25 @@ __global__ void __launch_bounds__(kMixThreads, 2)
   }
 }
 
+// The combination matrix of four streams, lane 4 i + j its element (i, j): exponentials of each row, then rows and columns
+// divided by their sums in turn.
+__device__ float balance_four(float own, int64_t iterations, float eps) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto in_row = [&](float v, int k) { return __shfl_sync(0xffffffffu, v, (lane & ~3) + k); };
+  const auto row_sum = [&](float v) { return ((in_row(v, 0) + in_row(v, 1)) + in_row(v, 2)) + in_row(v, 3); };
+  const auto in_column = [&](float v, int k) { return __shfl_sync(0xffffffffu, v, (lane & 19) + 4 * k); };
+  const auto column_sum = [&](float v) { return ((in_column(v, 0) + in_column(v, 1)) + in_column(v, 2)) + in_column(v, 3); };
+  const float top = fmaxf(fmaxf(in_row(own, 0), in_row(own, 1)), fmaxf(in_row(own, 2), in_row(own, 3)));
+  own = expf(own - top);
+  own = own / row_sum(own) + eps;
+  own /= column_sum(own) + eps;
+  for (int64_t step = 1; step < iterations; ++step) {
+    own /= row_sum(own) + eps;
+    own /= column_sum(own) + eps;
+  }
+  return own;
+}
+
 // One block a row; thread (i, j) holds one element of the combination matrix.
 __global__ void finish_mix(const HyperMixWeights w, const float* partial, int slices, float* pre, float* post, float* comb) {
   __shared__ float m[kMostStreams * (kMostStreams + 2) + 1];
@@ -117,10 +137,13 @@ __global__ void finish_mix(const HyperMixWeights w, const float* partial, int sl
   const int outputs = (2 + n) * n;
   const int64_t row = blockIdx.x;
   const int t = static_cast<int>(threadIdx.x);
+  extern __shared__ float parts[];  // [slices][outputs + 1]: all on their way at once
+  for (int i = t; i < slices * (outputs + 1); i += static_cast<int>(blockDim.x))
+    parts[i] = partial[row * slices * (outputs + 1) + i];
+  __syncthreads();
   for (int o = t; o <= outputs; o += static_cast<int>(blockDim.x)) {
-    const float* p = partial + row * slices * (outputs + 1) + o;
     float sum = 0;
-    for (int s = 0; s < slices; ++s) sum += p[static_cast<int64_t>(s) * (outputs + 1)];
+    for (int s = 0; s < slices; ++s) sum += parts[s * (outputs + 1) + o];
     m[o] = sum;
   }
   __syncthreads();
@@ -128,6 +151,14 @@ __global__ void finish_mix(const HyperMixWeights w, const float* partial, int sl
   if (t < n) {
     pre[row * n + t] = sigmoid(m[t] * scale * w.scale[0] + w.base[t]) + w.eps;
     post[row * n + t] = 2.0f * sigmoid(m[n + t] * scale * w.scale[1] + w.base[n + t]);
+  }
+  // A warp that holds the whole matrix needs no barriers; the sums are the same.
+  if (n == 4) {
+    if (t < kWarp) {
+      const float own = balance_four(t < 16 ? m[8 + t] * scale * w.scale[2] + w.base[8 + t] : 0.0f, w.sinkhorn_iters, w.eps);
+      if (t < 16) comb[row * 16 + t] = own;
+    }
+    return;
   }
   const bool mine = t < n * n;
   const int i = mine ? t / n : 0;
@@ -271,7 +302,9 @@ void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scr
                   static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs));
   DI_CUDA(cudaFuncSetAttribute(mix_slices, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMixShared)));
   mix_slices<<<grid, kMixThreads, kMixShared, stream>>>(w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
-  finish_mix<<<static_cast<unsigned>(rows), 64, 0, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
+  const size_t parts = static_cast<size_t>(slices_of(w) * (outputs + 1)) * sizeof(float);
+  if (parts > 48 << 10) cuda_failed(__FILE__, __LINE__, "hyper_mix", "too many columns");
+  finish_mix<<<static_cast<unsigned>(rows), 128, parts, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
   DI_CUDA_LAUNCHED();
 }
 

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kKeysPerWarp = 32;
-constexpr int kKeysPerBlock = 512;
+constexpr int64_t kKeysPerBlock = 512;  // at least
+constexpr int64_t kMostKeysPerBlock = 8192;
 constexpr uint16_t kMinusInfinity = 0x007f;  // NaN is 0
 constexpr uint16_t kForced = 0xffff;
 
@@ -35,7 +36,26 @@ struct ScoreArgs {
   const uint64_t* bits;
   int64_t words;
   int64_t block_size;
+  int64_t block_keys;  // of a thread block
 };
+
+__device__ uint32_t round_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ uint32_t positive_pair(uint32_t pair) {
+  uint32_t r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(0u));
+  return r;
+}
+
+// Whether any candidate block meets the keys [begin, end).
+__device__ bool any_candidate(const uint64_t* bits, int64_t block_size, int64_t begin, int64_t end) {
+  for (int64_t b = begin / block_size; b <= (end - 1) / block_size; ++b) {
+    if ((bits[b / 64] >> (b % 64) & 1) != 0) return true;
+  }
+  return false;
+}
 
 // Grid: blocks of keys, rows. Keys are the A operand, 32 a warp; heads are B, interleaved in shared memory
 // [heads up to 8s][dim + padding]; a warp goes through all heads, 32 at a time.
@@ -44,26 +64,36 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
   auto* query = reinterpret_cast<bf16*>(shared);
   const int64_t r = blockIdx.y;
   const IndexRow& row = args.rows[r];
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kKeysPerBlock;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * args.block_keys;
   if (!row.scored || first >= row.visible) return;
   const int heads = args.heads;
   const int padded = (heads + 31) / 32 * 32;
   const int chunks = (args.dim + 127) / 128;
   const int stride = chunks * 128 + 8;  // 16 bytes of padding: the rows of a load lie in different banks
-  auto* weights = reinterpret_cast<float*>(query + padded * stride);
-  for (int i = static_cast<int>(threadIdx.x); i < padded * stride; i += kThreads) query[i] = bf16{};
+  auto* weights = reinterpret_cast<uint32_t*>(query + padded * stride);  // pairs
   for (int h = static_cast<int>(threadIdx.x); h < padded; h += kThreads)
-    weights[h] = h < heads ? widen(args.weights[r * heads + h]) : 0.0f;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < heads * args.dim; i += kThreads)
-    query[i / args.dim * stride + interleaved(i % args.dim)] = args.q[r * heads * args.dim + i];
+    reinterpret_cast<bf16*>(weights)[h] = h < heads ? args.weights[r * heads + h] : bf16{};
+  const int slots = stride / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < padded * slots; i += kThreads) {
+    const int h = i / slots;
+    const int d = i % slots * 8;
+    // Heads begin at any even address: an odd number of 16 bytes is possible in small models.
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (h < heads && d < args.dim) v = load_unaligned(reinterpret_cast<const uint8_t*>(args.q + (r * heads + h) * args.dim + d));
+    *reinterpret_cast<uint4*>(query + h * stride + d) = interleave(v);
+  }
   __syncthreads();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4;
   const int t = lane % 4;
-  for (int64_t base = first + warp * kKeysPerWarp; base < min(first + kKeysPerBlock, row.visible);
+  for (int64_t base = first + warp * kKeysPerWarp; base < min(first + args.block_keys, row.visible);
        base += kThreads / kWarp * kKeysPerWarp) {
+    const int64_t behind = min(base + kKeysPerWarp, row.visible);
+    if (args.restrict_rows && row.restricted && !any_candidate(args.bits + r * args.words, args.block_size, base, behind)) {
+      if (base + lane < behind) args.rank[r * args.row_stride + base + lane] = kMinusInfinity;
+      continue;
+    }
     float sums[4] = {};
     const uint8_t* keys[4];
 #pragma unroll
@@ -89,14 +119,16 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
       }
       // Dots, products and sums are rounded as spec §6.4 says; a lane has heads 2t and 2t + 1 of each tile.
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
+      for (int tile = 0; tile < 4; ++tile) {
+        const uint32_t w = weights[(h0 + tile * 8) / 2 + t];
 #pragma unroll
-        for (int tile = 0; tile < 4; ++tile) {
+        for (int m = 0; m < 2; ++m) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float w = weights[h0 + tile * 8 + t * 2 + i % 2];
-            const float dot = round_to_bf16(c[m][tile][i]);
-            sums[m * 2 + i / 2] += round_to_bf16((dot < 0 ? 0.0f : dot) * w);
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t product =
+                multiply_bf16x2(positive_pair(round_pair(c[m][tile][2 * half], c[m][tile][2 * half + 1])), w);
+            sums[m * 2 + half] += widen_low(product);
+            sums[m * 2 + half] += widen_high(product);
           }
         }
       }
@@ -167,6 +199,10 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
   if (shared > 48 << 10)
     DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
+  constexpr int64_t kBlocks = 132 * 16;
+  const int64_t share = sizes.longest * static_cast<int64_t>(count) / kBlocks / kKeysPerBlock * kKeysPerBlock;
+  const int64_t block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
                         .rows = rows,
@@ -177,8 +213,9 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .restrict_rows = args.mode == IndexSelectArgs::Candidates::kRestrict,
                         .bits = args.candidates,
                         .words = args.candidate_words,
-                        .block_size = args.candidate_block_size};
-  const dim3 grid(static_cast<unsigned>((sizes.longest + kKeysPerBlock - 1) / kKeysPerBlock), count);
+                        .block_size = args.candidate_block_size,
+                        .block_keys = block_keys};
+  const dim3 grid(static_cast<unsigned>((sizes.longest + block_keys - 1) / block_keys), count);
   score_kernel<<<grid, kThreads, shared, stream>>>(score);
   DI_CUDA_LAUNCHED();
   if (sizes.block_stride > args.candidate_blocks) {

@@ -4,6 +4,7 @@
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/tiled.cuh"
+#include "ops/cuda/wide.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int64_t r = first_input + tile * 8 + lane / 4;
-    x.row[tile] = r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
+    x.row[tile] = r < args.rows ? args.x + r * args.x_stride + group * args.x_group : nullptr;
   }
   const auto segments = static_cast<int>((w.in + kSegment - 1) / kSegment);
   multiply_segments<kFormat, kInterleaved, kTiles>(w, first_row, last_row, x, warp, static_cast<int>(blockDim.x) / kWarp,
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_co
   const int64_t first_input = static_cast<int64_t>(blockIdx.x) * kTiledInputs;
   const auto row_of = [&](int i) {
     const int64_t r = first_input + i;
-    return r < args.rows ? args.x + r * args.x_stride + group * w.in : nullptr;
+    return r < args.rows ? args.x + r * args.x_stride + group * args.x_group : nullptr;
   };
   float* part = reinterpret_cast<float*>(stages + kStages * kTiledInputs * kMostRowSlots) + warp * kPartFloats;
   const bool active = first_row <= last_row;
@@ -85,6 +86,53 @@ __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_co
   if (first_row + lane > last_row) return;
   for (int input = 0; input < kTiledInputs && first_input + input < args.rows; ++input)
     store(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
+}
+
+// How a step is cut into blocks of the wide kernel: `inputs` rows each, bands of kBand of them, in which blocks that run together
+// share weights and inputs.
+struct WideGrid {
+  static constexpr int kBand = 16;
+  int inputs = 0;
+  int row_blocks = 0;
+  int panels = 0;  // of all outputs, in one group
+};
+
+// Grid: panels times blocks of rows, groups.
+template <WeightFormat kFormat, bool kInterleaved>
+__global__ void __launch_bounds__(kWideThreads, 1)
+    wide_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ WideGrid grid) {
+  extern __shared__ uint4 dynamic[];
+  WideShared& s = wide_shared(dynamic);
+  const int per_band = WideGrid::kBand * grid.panels;
+  const int band = static_cast<int>(blockIdx.x) / per_band;
+  const int in_band = static_cast<int>(blockIdx.x) % per_band;
+  const int band_blocks = min(WideGrid::kBand, grid.row_blocks - band * WideGrid::kBand);
+  int64_t panel = in_band / band_blocks;
+  const int64_t first_input = static_cast<int64_t>(band * WideGrid::kBand + in_band % band_blocks) * grid.inputs;
+  const int which = find_output(args, kWideRows, panel);
+  const WeightView& w = args.outputs[which].weight;
+  const int64_t part = blockIdx.y;
+  const int64_t part_rows = w.out / args.groups;
+  const auto count = static_cast<int>(min(static_cast<int64_t>(grid.inputs), args.rows - first_input));
+  wide_begin(s, [&](int i) { return i < count ? args.x + (first_input + i) * args.x_stride + part * args.x_group : nullptr; });
+  const int group = static_cast<int>(threadIdx.x) / kWarpgroup;
+  const int64_t block_row = part * part_rows + panel * kWideRows;
+  const int64_t last_row = (part + 1) * part_rows - 1;
+  if (group == kWideGroups) {
+    give_registers<40>();
+    with_inputs(count, [&]<int kInputs>() { wide_load<kInputs>(s, static_cast<int>(args.x_group)); });
+  } else {
+    take_registers<232>();
+    const int64_t first_row = block_row + group * kWideGroupRows;
+    const WeightPanel<kFormat> rows = wide_panel<kFormat>(w, first_row, last_row);
+    with_inputs(count, [&]<int kInputs>() {
+      float c[2][kInputs / 8][4];
+      wide_multiply<kFormat, kInterleaved, kInputs>(s, rows, group, c);
+      const bf16* out = wide_outputs<kInputs>(s, group, c);
+      auto* y = static_cast<bf16*>(args.outputs[which].y) + first_input * w.out;
+      wide_store(out, group, first_row, last_row, count, [&](int input) { return y + input * w.out; });
+    });
+  }
 }
 
 // Of all outputs, in one group and for one block of input rows.
@@ -109,6 +157,36 @@ void launch_tiled(const ProductArgs& args, cudaStream_t stream) {
   DI_CUDA_LAUNCHED();
 }
 
+// The number of rows a block takes is the one that should be fastest: a wave of blocks takes about as long as its inputs, and
+// kOverhead more for what does not depend on them.
+WideGrid wide_grid(const ProductArgs& args) {
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kOverhead = 48;
+  WideGrid grid;
+  for (int i = 0; i < args.output_count; ++i)
+    grid.panels += static_cast<int>((args.outputs[i].weight.out / args.groups + kWideRows - 1) / kWideRows);
+  int64_t best = INT64_MAX;
+  for (const int inputs : {128, 96, 64, 32}) {
+    const int64_t blocks = (args.rows + inputs - 1) / inputs;
+    const int64_t waves = (blocks * grid.panels * args.groups + kMultiprocessors - 1) / kMultiprocessors;
+    const int64_t cost = waves * (inputs + kOverhead);
+    if (cost >= best) continue;
+    best = cost;
+    grid.inputs = inputs;
+    grid.row_blocks = static_cast<int>(blocks);
+  }
+  return grid;
+}
+
+template <WeightFormat kFormat, bool kInterleaved>
+void launch_wide(const ProductArgs& args, const WideGrid& grid, cudaStream_t stream) {
+  const auto kernel = wide_kernel<kFormat, kInterleaved>;
+  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kWideBytes)));
+  kernel<<<dim3(static_cast<unsigned>(grid.panels * grid.row_blocks), static_cast<unsigned>(args.groups)), kWideThreads,
+           kWideBytes, stream>>>(args, grid);
+  DI_CUDA_LAUNCHED();
+}
+
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 void launch(const ProductArgs& args, cudaStream_t stream) {
   int64_t panels = 0;
@@ -130,56 +208,137 @@ void launch(const ProductArgs& args, cudaStream_t stream) {
 // The number of input tiles a block takes only decides how often weights are read.
 template <WeightFormat kFormat, bool kInterleaved>
 void multiply(const ProductArgs& args, cudaStream_t stream) {
-  if (args.rows == 0 || args.output_count == 0) return;
   constexpr int64_t kMostShared = 220 << 10;
   const int64_t segments = segment_count(args.outputs[0].weight.in);
   const auto fits = [&](int tiles) { return part_floats(segments, tiles) * static_cast<int64_t>(sizeof(float)) <= kMostShared; };
   if (!fits(1)) cuda_failed(__FILE__, __LINE__, "product", "too many columns");
-  // Blocks with many rows pay once they fill the device.
-  constexpr int64_t kEnoughBlocks = 96;
-  if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
+  if constexpr (kFormat == WeightFormat::kBf16) {
+    // Blocks with many rows pay once they fill the device.
+    constexpr int64_t kEnoughBlocks = 96;
+    if (args.rows > 48 && tiled_blocks(args) >= kEnoughBlocks) return launch_tiled<kFormat, kInterleaved>(args, stream);
+  }
   if (args.rows > 16 && fits(4)) return launch<kFormat, kInterleaved, 4>(args, stream);
   if (args.rows > 8 && fits(2)) return launch<kFormat, kInterleaved, 2>(args, stream);
   launch<kFormat, kInterleaved, 1>(args, stream);
 }
 
-// A warp takes 8 groups: 4 lanes a group, 8 columns a lane.
-__global__ void quantize_kernel(const bf16* x, int64_t groups, bf16* y) {
-  const int64_t group = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / 4;
-  const bool inside = group < groups;
-  const int64_t at = group * kScaleGroup + threadIdx.x % 4 * 8;
-  const uint4 v = inside ? *reinterpret_cast<const uint4*>(x + at) : make_uint4(0, 0, 0, 0);
-  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-  float f[8];
-  float amax = 0;
+// Whether enough blocks have enough rows for the wide kernel.
+bool is_wide(const ProductArgs& args, const WideGrid& grid) {
+  constexpr int64_t kRows = 16;
+  constexpr int64_t kBlocks = 60;
+  return args.rows > kRows && int64_t{grid.panels} * grid.row_blocks * args.groups >= kBlocks;
+}
+
+__device__ uint32_t pick(const uint32_t (&words)[4], int i) {
+  const uint32_t low = (i & 1) != 0 ? words[1] : words[0];
+  const uint32_t high = (i & 1) != 0 ? words[3] : words[2];
+  return (i & 2) != 0 ? high : low;
+}
+
+// 8 columns a thread; 4 threads a group of scales. `padded`: columns of a row of y.
+template <bool kQuantize, InputOrder kOrder>
+__global__ void order_kernel(const bf16* x, uint32_t rows, uint32_t columns, uint32_t padded, bf16* y) {
+  const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
+  const uint32_t row = index / (padded / 8);
+  const uint32_t column = index % (padded / 8) * 8;
+  const bool inside = row < rows && column < columns;
+  const uint4 v =
+      inside ? *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * columns + column) : make_uint4(0, 0, 0, 0);
+  uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  if constexpr (kQuantize) {
+    float f[8];
+    float amax = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    f[i] = i % 2 == 0 ? widen_low(words[i / 2]) : widen_high(words[i / 2]);
-    amax = fmaxf(amax, fabsf(f[i]));
-  }
-  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
-  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
-  const float scale = e8m0_value(fp8_scale_bits(amax));
+    for (int i = 0; i < 8; ++i) {
+      f[i] = i % 2 == 0 ? widen_low(words[i / 2]) : widen_high(words[i / 2]);
+      amax = fmaxf(amax, fabsf(f[i]));
+    }
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+    amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+    const float scale = e8m0_value(fp8_scale_bits(amax));
 #pragma unroll
-  for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
-  if (inside) {
-    *reinterpret_cast<uint4*>(y + at) =
-        make_uint4(narrow_pair(f[0], f[4]), narrow_pair(f[1], f[5]), narrow_pair(f[2], f[6]), narrow_pair(f[3], f[7]));
+    for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = narrow_pair(f[i], f[i + 4]);
   }
+  uint32_t place = column;
+  if constexpr (kOrder != InputOrder::kLanes) {
+    // The four threads of a chunk that have the same eight of a lane's columns exchange pairs: each gets one pair of each lane.
+    constexpr int kStep = kOrder == InputOrder::kWideFp4 ? 4 : 2;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int t = lane / kStep % 4;
+    uint32_t out[4] = {};
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, pick(words, t ^ r), r * kStep);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) out[k] = k == (t ^ r) ? got : out[k];
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[k] = out[k];
+    constexpr uint32_t kChunk = kStep * 32;
+    place = column / kChunk * kChunk + static_cast<uint32_t>(lane % kStep * 32 + t * 8);
+  }
+  if (row < rows)
+    *reinterpret_cast<uint4*>(y + static_cast<int64_t>(row) * padded + place) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+template <bool kQuantize, InputOrder kOrder>
+void launch_order(const bf16* x, int64_t rows, int64_t columns, bf16* y, cudaStream_t stream) {
+  constexpr int kThreads = 256;
+  const int64_t padded = ordered_columns(kOrder, columns);
+  const int64_t threads = rows * padded / 8;
+  if (threads == 0) return;
+  if (threads > INT32_MAX) cuda_failed(__FILE__, __LINE__, "product", "too many inputs");
+  order_kernel<kQuantize, kOrder><<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+      x, static_cast<uint32_t>(rows), static_cast<uint32_t>(columns), static_cast<uint32_t>(padded), y);
+  DI_CUDA_LAUNCHED();
 }
 
 }  // namespace
 
-void multiply_fp8_quantized(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kFp8, true>(args, stream); }
-void multiply_fp8(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kFp8, false>(args, stream); }
-void multiply_bf16(const ProductArgs& args, cudaStream_t stream) { multiply<WeightFormat::kBf16, false>(args, stream); }
+void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, cudaStream_t stream) {
+  if (order == InputOrder::kLanes) launch_order<true, InputOrder::kLanes>(x, rows, columns, y, stream);
+  if (order == InputOrder::kWideFp8) launch_order<true, InputOrder::kWideFp8>(x, rows, columns, y, stream);
+  if (order == InputOrder::kWideFp4) launch_order<true, InputOrder::kWideFp4>(x, rows, columns, y, stream);
+}
 
-void quantize_rows(const bf16* x, int64_t rows, int64_t columns, bf16* y, cudaStream_t stream) {
-  constexpr int kThreads = 256;
-  const int64_t groups = rows * columns / kScaleGroup;
-  if (groups == 0) return;
-  quantize_kernel<<<static_cast<unsigned>((groups * 4 + kThreads - 1) / kThreads), kThreads, 0, stream>>>(x, groups, y);
-  DI_CUDA_LAUNCHED();
+int64_t fp8_scratch(const ProductArgs& args) {
+  return args.output_count == 0 ? 0 : args.rows * args.groups * ordered_columns(InputOrder::kWideFp8, args.outputs[0].weight.in);
+}
+
+void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, cudaStream_t stream) {
+  if (args.rows == 0 || args.output_count == 0) return;
+  const int64_t in = args.outputs[0].weight.in;
+  const WideGrid grid = wide_grid(args);
+  const bool wide = is_wide(args, grid);
+  const InputOrder order = wide ? InputOrder::kWideFp8 : InputOrder::kLanes;
+  ProductArgs ordered = args;
+  ordered.x = scratch;
+  ordered.x_group = ordered_columns(order, in);
+  ordered.x_stride = args.groups * ordered.x_group;
+  quantize_rows(args.x, args.rows * args.groups, in, order, scratch, stream);
+  if (wide) return launch_wide<WeightFormat::kFp8, true>(ordered, grid, stream);
+  multiply<WeightFormat::kFp8, true>(ordered, stream);
+}
+
+void multiply_fp8(const ProductArgs& args, bf16* scratch, cudaStream_t stream) {
+  if (args.rows == 0 || args.output_count == 0) return;
+  const WideGrid grid = wide_grid(args);
+  if (!is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
+  const int64_t in = args.outputs[0].weight.in;
+  ProductArgs ordered = args;
+  ordered.x = scratch;
+  ordered.x_group = ordered_columns(InputOrder::kWideFp8, in);
+  ordered.x_stride = args.groups * ordered.x_group;
+  launch_order<false, InputOrder::kWideFp8>(args.x, args.rows * args.groups, in, scratch, stream);
+  launch_wide<WeightFormat::kFp8, false>(ordered, grid, stream);
+}
+
+void multiply_bf16(const ProductArgs& args, cudaStream_t stream) {
+  if (args.rows == 0 || args.output_count == 0) return;
+  multiply<WeightFormat::kBf16, false>(args, stream);
 }
 
 }  // namespace deepinfer::cuda

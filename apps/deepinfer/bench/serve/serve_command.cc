@@ -88,6 +88,7 @@ Status find_knee(const ServePlan& plan, Sweep& sweep) {
 /// The highest of the given rates below which all were kept up with.
 void print_knee(const std::vector<ServeResult>& results, Sweep& sweep) {
   std::vector<const ServeResult*> by_rate;
+  by_rate.reserve(results.size());
   for (const ServeResult& r : results) by_rate.push_back(&r);
   const auto rate = [](const ServeResult* r) { return r->conditions.workload.request_rate; };
   std::sort(by_rate.begin(), by_rate.end(), [&](auto* a, auto* b) { return rate(a) < rate(b); });

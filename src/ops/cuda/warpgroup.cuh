@@ -1,0 +1,108 @@
+#pragma once
+
+// The instructions of Hopper's warpgroups: matrix products whose inputs lie in shared memory, barriers that count bytes or
+// threads, registers that change hands. A product of 64 x 16 by 16 x n adds its 16 columns to the sums in one rounding, as
+// mma.m16n8k16 does, whatever their order (bitwise, found on an H200): so a row's numbers do not depend on which of the two is
+// used.
+
+#include <cstdint>
+
+namespace deepinfer::cuda {
+
+inline constexpr int kWarpgroup = 128;
+
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+__device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+__device__ inline void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+__device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+/// Barrier `id` > 0 of `threads` threads of the block.
+__device__ inline void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+template <int kRegisters>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+/// What threads wrote to shared memory, for the matrix units.
+__device__ inline void show_shared_memory() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+__device__ inline void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+/// Rows of 128 bytes, 16-byte pieces of which are exchanged within groups of eight rows (piece ^ row % 8).
+__device__ inline uint64_t swizzled_rows(uint32_t address) {
+  constexpr uint64_t kEightRows = 1024;
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+}
+
+/// c (+)= a x inputs, for the warpgroup's 64 rows: a as of mma.m16n8k16, 16 rows a warp; `inputs`: kInputs rows of 16 columns.
+template <int kInputs>
+__device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
+#define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+  if constexpr (kInputs == 32) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+  }
+  if constexpr (kInputs == 64) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+  }
+  if constexpr (kInputs == 96) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %53, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n}"
+        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7), DI_SUMS(8), DI_SUMS(9),
+          DI_SUMS(10), DI_SUMS(11)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+  }
+  if constexpr (kInputs == 128) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7), DI_SUMS(8), DI_SUMS(9),
+          DI_SUMS(10), DI_SUMS(11), DI_SUMS(12), DI_SUMS(13), DI_SUMS(14), DI_SUMS(15)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+  }
+#undef DI_SUMS
+}
+
+}  // namespace deepinfer::cuda
