@@ -93,7 +93,7 @@ void bench_pull(const std::string& name, const StoreBenchSetting& setting, doubl
     tiers->match(keys, true, [&](KvTierMatch found) { promise.set_value(std::move(found)); });
     const KvTierMatch found = promise.get_future().get();
     const double begin = steady_seconds();
-    const auto pulling = tiers->pull(found, keys, pages);
+    const auto pulling = tiers->pull(found, keys, pages, {});
     if (!pulling->wait(0)) fail(name + ": a pull failed");
     first_group = steady_seconds() - begin;
     for (size_t group = 1; group < shape.group_bytes.size(); ++group) {

@@ -190,14 +190,14 @@ void MeteredBackend::pack_window(const bf16* x, int64_t rows, int64_t dim, uint8
 }
 void MeteredBackend::pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
   const auto rows = static_cast<double>(to.size());
-  begin("pack_compressed", {.bytes = rows * static_cast<double>(dim / 2 + dim / kCacheScaleGroup),
-                            .streams = rows * static_cast<double>(dim * 2)});
+  begin("pack_compressed",
+        {.bytes = rows * static_cast<double>(dim / 2 + dim / kCacheScaleGroup), .streams = rows * static_cast<double>(dim * 2)});
   inner_->pack_compressed(x, dim, to);
 }
 void MeteredBackend::pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
   const auto rows = static_cast<double>(to.size());
-  begin("pack_index_keys", {.bytes = rows * static_cast<double>(dim / 2 + dim / kScaleGroup),
-                            .streams = rows * static_cast<double>(dim * 2)});
+  begin("pack_index_keys",
+        {.bytes = rows * static_cast<double>(dim / 2 + dim / kScaleGroup), .streams = rows * static_cast<double>(dim * 2)});
   inner_->pack_index_keys(x, dim, to);
 }
 void MeteredBackend::round_index_queries(bf16* x, int64_t rows, int64_t dim) {

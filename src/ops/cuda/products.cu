@@ -224,7 +224,7 @@ void multiply(const ProductArgs& args, cudaStream_t stream) {
 
 // Whether enough blocks have enough rows for the wide kernel.
 bool is_wide(const ProductArgs& args, const WideGrid& grid) {
-  constexpr int64_t kRows = 48;
+  constexpr int64_t kRows = 16;
   constexpr int64_t kBlocks = 60;
   return args.rows > kRows && int64_t{grid.panels} * grid.row_blocks * args.groups >= kBlocks;
 }
