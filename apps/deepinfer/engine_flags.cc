@@ -67,15 +67,25 @@ void EngineFlags::add_to(CLI::App& c, EngineUse use) {
          }),
      schedule);
   in(c.add_flag("--no-async", no_async, "Plan and publish between steps, not during them"), schedule);
+  add_gpu_flags(c);
   add_cache_flags(c, use);
   add_tier_flags(c, use);
+}
+
+void EngineFlags::add_gpu_flags(CLI::App& c) {
+  const auto in = [](CLI::Option* option) { option->group("GPU"); };
+  in(add_real(c, "--gpu-memory-utilization", gpu_memory_utilization, 0.01, 1,
+              "Part of its memory for weights, workspace, sequences and pages together (default: 0.9)", "X"));
+  in(add_choice(c, "--engram-memory", engram_memory, {"auto", "device", "host"},
+                "Where Engram tables lie; auto: on the device if they fit into half of it with the weights (default: auto)"));
+  in(c.add_flag("--no-cuda-graphs,--enforce-eager", no_cuda_graphs, "Launch every step anew instead of replaying recorded ones"));
 }
 
 void EngineFlags::add_cache_flags(CLI::App& c, EngineUse use) {
   const bool serving = use == EngineUse::kServing;
   const auto in = [](CLI::Option* option) { option->group("Cache"); };
   in(add_size(c, "--kv-cache-memory", kv_cache_memory, 1, kMaxMemory,
-              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB)"));
+              "Memory of pages, as 512MiB or 4GiB (default: a quarter of the memory, at most 4GiB; on a GPU what is left)"));
   if (serving) {
     in(c.add_flag("--no-enable-prefix-caching", no_enable_prefix_caching, "Share nothing between requests"));
     in(add_real(c, "--cache-ttl-chat", cache_ttl_chat, 0, kMaxTtl, "Seconds that unused pages of chats stay (default: 600)",
@@ -111,8 +121,18 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
   in(c.add_option("--kv-store", kv_store, "Folder of a database of prefixes, which outlives the process (default: none)")
          ->type_name("DIR"));
   in(add_size(c, "--kv-store-bytes", kv_store_bytes, kMinStore, kMaxMemory, "What it may take (default: 64GiB)"));
+  in(c.add_option("--kv-shared", kv_shared,
+                  "Folder of prefixes that machines share, on a file system they all mount (default: none)")
+         ->type_name("DIR"));
+  in(add_size(c, "--kv-shared-bytes", kv_shared_bytes, 0, kMaxMemory,
+              "What it may take, for all models together; 0: no limit (default: 0)"));
+  in(c.add_option("--kv-directory", kv_directory,
+                  "Redis that knows what the shared folder holds: redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://PATH "
+                  "(default: none)")
+         ->type_name("URL"));
   in(c.add_option("--kv-secret-file", kv_secret_file,
-                  "32 secret bytes under which prefixes are stored (default: DIR/secret, made if it isn't there)")
+                  "32 secret bytes under which prefixes are stored (default: secret in the shared folder or in the store, made "
+                  "if it isn't there)")
          ->type_name("FILE"));
   if (use == EngineUse::kServing) {
     seconds("--kv-ttl-chat", kv_ttl_chat, 0, kMaxStoreTtl,
@@ -123,18 +143,23 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
   seconds("--kv-match-limit", kv_match_limit, kLeastLimit, 60,
           "Seconds after which a prompt counts as not stored (default: 0.05)");
   seconds("--kv-pull-limit", kv_pull_limit, kLeastLimit, 3600, "Seconds after which its pages are computed (default: 5)");
+  in(c.add_flag("--no-kv-cut-over", no_kv_cut_over, "Fetch what is stored even where computing it is faster"));
 }
 
 void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_host_bytes, t.host_bytes);
   take(kv_store, t.store);
   take(kv_store_bytes, t.store_bytes);
+  take(kv_shared, t.shared);
+  take(kv_shared_bytes, t.shared_bytes);
+  take(kv_directory, t.directory);
   take(kv_secret_file, t.secret_file);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);
   take(kv_ttl_pinned, t.ttl_pinned);
   take(kv_match_limit, t.match_limit);
   take(kv_pull_limit, t.pull_limit);
+  if (no_kv_cut_over) t.cut_over = false;
 }
 
 EngineOptions EngineFlags::to_options(EngineOptions base) const {
@@ -146,6 +171,9 @@ EngineOptions EngineFlags::to_options(EngineOptions base) const {
   take(max_num_batched_tokens, o.max_num_batched_tokens);
   take(max_model_len, o.max_model_len);
   take(kv_cache_memory, o.kv_cache_memory);
+  take(gpu_memory_utilization, o.gpu_memory_utilization);
+  take(engram_memory, o.engram_memory);
+  if (no_cuda_graphs) o.cuda_graphs = false;
   if (no_enable_prefix_caching) o.enable_prefix_caching = false;
   take(cache_ttl_chat, o.cache_ttl_chat);
   take(cache_ttl_agent, o.cache_ttl_agent);

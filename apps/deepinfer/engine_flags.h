@@ -25,6 +25,9 @@ struct EngineFlags {
   std::optional<int64_t> max_num_batched_tokens;
   std::optional<int64_t> max_model_len;
   std::optional<int64_t> kv_cache_memory;
+  std::optional<double> gpu_memory_utilization;
+  std::optional<std::string> engram_memory;
+  bool no_cuda_graphs = false;
   bool no_enable_prefix_caching = false;
   std::optional<double> cache_ttl_chat;
   std::optional<double> cache_ttl_agent;
@@ -33,9 +36,13 @@ struct EngineFlags {
   std::optional<int64_t> kv_host_bytes;
   std::optional<std::string> kv_store;
   std::optional<int64_t> kv_store_bytes;
+  std::optional<std::string> kv_shared;
+  std::optional<int64_t> kv_shared_bytes;
+  std::optional<std::string> kv_directory;
   std::optional<std::string> kv_secret_file;
   std::optional<double> kv_ttl_chat, kv_ttl_agent, kv_ttl_pinned;
   std::optional<double> kv_match_limit, kv_pull_limit;
+  bool no_kv_cut_over = false;
   std::optional<std::string> replay;
   std::optional<std::string> decoder_replay;
   std::optional<int64_t> decoder_keep_tokens;
@@ -49,6 +56,7 @@ struct EngineFlags {
   EngineOptions to_options(EngineOptions base = {}) const;
 
  private:
+  void add_gpu_flags(CLI::App& command);
   void add_cache_flags(CLI::App& command, EngineUse use);
   void add_tier_flags(CLI::App& command, EngineUse use);
   void take_tiers(KvTierOptions& tiers) const;

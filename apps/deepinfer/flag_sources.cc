@@ -113,7 +113,7 @@ std::string FlagSources::describe(const CLI::App& command) const {
       const std::string& text = option->get_description();
       const size_t from = text.rfind("(default: ");
       if (from != std::string::npos) value = text.substr(from + 10, text.rfind(')') - from - 10);
-    } else if (long_name(*option) == "--api-key") {
+    } else if (long_name(*option) == "--api-key" || long_name(*option) == "--kv-directory") {  // a URL may have a password
       value = "(not shown)";
     } else {
       value = CLI::detail::join(option->results(), ",");

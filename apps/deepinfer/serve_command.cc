@@ -50,18 +50,20 @@ server::Backend make_backend(const ServeFlags& flags, Engine& engine, std::share
   return backend;
 }
 
-std::string kernels(const ServeFlags& flags, const Engine& engine) {
+// The backend, then each operator with the kernel it got, so that a slow one does not go unnoticed.
+std::string kernels(const ServeFlags& flags, const ModelInfo& model) {
   if (flags.fake_engine) return fmt::format("none: fake engine, {} tokens/s", flags.fake.rate);
-  ThreadPool pool(1);
-  const auto backend = engine.options().backend == "reference" ? make_reference_backend(&pool) : make_cpu_backend(&pool);
-  return backend->name();
+  std::string out = model.backend;
+  for (const auto& [operators, kernel] : model.kernels) out += fmt::format("\n          {}: {}", operators, kernel);
+  if (!model.memory_plan.empty()) out += fmt::format("\nmemory    {}", model.memory_plan);
+  return out;
 }
 
 std::string summary(const ServeFlags& flags, const Engine& engine, const server::Server& server) {
   const ModelInfo model = engine.model();
   const EngineOptions& options = engine.options();
   std::string out = fmt::format("model     {} ({} tokens of context)\n", model.name, model.max_model_len);
-  out += fmt::format("kernels   {}\n", kernels(flags, engine));
+  out += fmt::format("kernels   {}\n", kernels(flags, model));
   out += fmt::format("cache     {} pages of {} tokens, prefix caching {}\n", engine.stats().pages_total, model.page_tokens,
                      options.enable_prefix_caching ? "on" : "off");
   out += fmt::format("batch     {} sequences at once, {} queued\n", options.max_num_seqs, options.max_queued_requests);

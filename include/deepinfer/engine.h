@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "deepinfer/kv_tiers_stats.h"
@@ -85,6 +86,7 @@ struct EngineStats {
   int64_t evicted_pages = 0, expired_pages = 0;
   // Prefixes from the tiers (EngineOptions::kv_tiers).
   int64_t pulls = 0, pulls_failed = 0;
+  int64_t pulls_refused = 0;     ///< fetching would have taken longer than computing
   int64_t pulled_tokens = 0;     ///< of cached_tokens, those that came from a tier
   double pull_wait_seconds = 0;  ///< that steps waited for pages on their way
   KvTiersStats tiers;            ///< without tiers: empty
@@ -127,6 +129,8 @@ struct ModelInfo {
   int64_t active_weight_bytes = 0;  ///< that one decode step of one sequence reads
   std::string backend;              ///< with the kernels that this processor gets, as "cpu/avx512-bf16"
   int threads = 0;                  ///< of the backend
+  std::vector<std::pair<std::string, std::string>> kernels;  ///< operators and the kernel that they get
+  std::string memory_plan;                                   ///< of a GPU's memory, for people; empty without one
   LoadTimes load;
 };
 

@@ -58,16 +58,21 @@ struct KvTierOptions {
   int64_t host_bytes = 0;  ///< memory of this process; pages stay there as long as EngineOptions::cache_ttl_* say
   std::string store;       ///< folder of a RocksDB database, of this process alone
   int64_t store_bytes = int64_t{64} << 30;  ///< that it may take
-  std::string secret_file;                  ///< 32 bytes under which pages are named; empty: STORE/secret, made if it isn't there
-  double ttl_chat = 86400;                  ///< how long stores keep a page of class `chat` after its last use; 0: not at all
-  double ttl_agent = 3 * 86400.0;           ///< the same for class `agent`
-  double ttl_pinned = 30 * 86400.0;         ///< the same for class `pinned`
-  double match_limit = 0.05;                ///< what looking a prompt up may take; later it counts as not found
-  double pull_limit = 5;                    ///< what fetching its pages may take; later they are computed
+  std::string shared;                       ///< folder that machines share (3FS, Lustre, NFS); must be there
+  int64_t shared_bytes = 0;                 ///< that it may take, for all models together; 0: no limit
+  std::string directory;  ///< Redis that knows what `shared` holds, for fast look-ups: redis://HOST[:PORT] or unix://PATH
+  /// 32 bytes under which pages are named; empty: SHARED/secret or STORE/secret, made if it isn't there.
+  std::string secret_file;
+  double ttl_chat = 86400;           ///< how long stores keep a page of class `chat` after its last use; 0: not at all
+  double ttl_agent = 3 * 86400.0;    ///< the same for class `agent`
+  double ttl_pinned = 30 * 86400.0;  ///< the same for class `pinned`
+  double match_limit = 0.05;         ///< what looking a prompt up may take; later it counts as not found
+  bool cut_over = true;              ///< pages are fetched only where that is faster than computing them, as measured
+  double pull_limit = 5;             ///< what fetching its pages may take; later they are computed
 
-  bool any() const { return host_bytes > 0 || !store.empty(); }
-  /// Of the tiers there are, those that outlive the process.
-  bool persistent() const { return !store.empty(); }
+  bool any() const { return host_bytes > 0 || persistent(); }
+  /// Some tier outlives the process.
+  bool persistent() const { return !store.empty() || !shared.empty(); }
   Status validate() const;
 };
 
@@ -80,7 +85,10 @@ struct EngineOptions {
   int64_t max_num_seqs = 256;          ///< sequences that run at once
   int64_t max_num_batched_tokens = 0;  ///< rows of one step; 0: 512, or max_num_seqs if that is more
   int64_t max_model_len = 0;           ///< prompt and answer together; 0: max_position_embeddings
-  int64_t kv_cache_memory = 0;         ///< bytes of global pages; 0: a quarter of the memory, at most 4 GiB
+  int64_t kv_cache_memory = 0;  ///< bytes of global pages; 0: a quarter of the memory, at most 4 GiB; on a GPU what is left
+  double gpu_memory_utilization = 0.9;  ///< part of a GPU's memory for weights, workspace, sequences and pages together, (0, 1]
+  std::string engram_memory = "auto";   ///< where a GPU's Engram tables lie: "device", "host", or "auto": device if they fit well
+  bool cuda_graphs = true;              ///< off: a GPU's steps are launched anew each time
   bool enable_prefix_caching = true;
   double cache_ttl_chat = 600;    ///< how long a page of class `chat` is kept after its last use
   double cache_ttl_agent = 3600;  ///< the same for class `agent`

@@ -45,7 +45,7 @@ struct TierUsage {
   double pull_seconds = 0;   ///< from the first read to the last, steps of other requests meanwhile
   double ttl_seconds = 0;    ///< of the page that goes first, when it was found
   /// Why they did not give more: "none" if they gave all that the device lacked, "not_stored", ... (kv_store_miss_name); "" if
-  /// they were not asked.
+  /// there are none, or the request may use none.
   std::string_view miss;
 
   int64_t tokens() const {

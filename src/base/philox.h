@@ -7,7 +7,7 @@ namespace deepinfer {
 
 /// Philox4x32-10, a counter-based generator: the words are a pure function of (counter, key). Constants and known answers:
 /// spec/sampling §4.2.
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+constexpr std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     if (round > 0) {
       key[0] += 0x9E3779B9u;

@@ -26,6 +26,14 @@ struct KvTierMatch {
   double seconds = 0;  ///< that the match took
 };
 
+/// What a pull is for.
+struct KvPullTerms {
+  CacheClass cache_class = CacheClass::kChat;  ///< of who asks: the pages' time to live begins anew as theirs
+  /// What computing the pages takes instead. A pull that is behind that is given up as kSlow, the sooner the less has come. 0:
+  /// unknown, the pull's own limit is the only one.
+  double worth_seconds = 0;
+};
+
 /// Pages on their way from the tiers into memory, group after group: all pages of the first group, then of the second, ... so a
 /// step may begin while later groups are still read. Any thread may ask and wait; destroying it before `done` cancels and waits.
 class KvPull {
@@ -58,11 +66,30 @@ class KvTiers {
   /// Looks the keys up, tier after tier: each page comes from the fastest tier that has it. Calls `done` from one of its threads,
   /// exactly once, within the match time limit whatever the stores do.
   virtual void match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) = 0;
-  /// Reads the first pages of `keys` as `match` said. `pages`: [keys][page_bytes], which stay until the pull is done.
-  virtual std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) = 0;
+  /// Reads the first pages of `keys` as `match` said. `pages`: [keys][page_bytes], which stay until the pull is done. What comes
+  /// is touched where it lay, and kept in the host's memory, too.
+  virtual std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
+                                       const KvPullTerms& terms) = 0;
+  /// What pulling it would take, by the pulls so far; 0: unknown.
+  virtual double pull_seconds(const KvTierMatch& match) const {
+    (void)match;
+    return 0;
+  }
+  /// Somebody has computed these pages as `pull_seconds` says that pulling them would take longer. Now and then some of them are
+  /// read all the same, into nowhere, so that a tier which has become fast is noticed.
+  virtual void probe(const KvTierMatch& match, std::span<const PrefixKey> keys) {
+    (void)match;
+    (void)keys;
+  }
   /// Copies the page, then returns: writing follows in batches, at a limited rate, where retention says that the page will be
   /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched.
   virtual void write_back(const KvStoreWrite& page) = 0;
+  /// The pages of a prompt's start were used, wherever they came from: their time to live begins anew. Returns at once; the same
+  /// start is not touched again within seconds.
+  virtual void touch(std::span<const PrefixKey> keys, CacheClass cache_class) {
+    (void)keys;
+    (void)cache_class;
+  }
   /// Waits until everything queued has been written or has failed.
   virtual void flush() = 0;
   /// Counts since the start, per tier and per reason.

@@ -11,6 +11,7 @@
 
 #include "engine/engine_core.h"
 #include "engine/loaded_model.h"
+#include "engine/memory_plan.h"
 #include "engine/model_executor.h"
 #include "engine/open_tiers.h"
 #include "engine/request_check.h"
@@ -31,6 +32,11 @@ int64_t default_cache_memory() {
   return std::min(memory / 4, kMaxDefaultCache);
 }
 
+/// Prompt rows, and drafts, whose logits are kept at a time.
+int64_t logit_rows_at_once(const ModelConfig& config) {
+  return std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+}
+
 /// Fills in what was left at its default, and refuses what does not fit the model.
 Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
   if (config.kv_source_layer_ids.empty())
@@ -41,7 +47,6 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
   }
   if (o.max_model_len == 0) o.max_model_len = config.max_position_embeddings;
   if (o.max_num_batched_tokens == 0) o.max_num_batched_tokens = std::max(kDefaultBatchedTokens, o.max_num_seqs);
-  if (o.kv_cache_memory == 0) o.kv_cache_memory = default_cache_memory();
   if (o.num_speculative_tokens > config.dspark_block_size) {
     return Err(Status::OutOfRange("num_speculative_tokens is {}, the checkpoint's draft block has {}", o.num_speculative_tokens,
                                   config.dspark_block_size));
@@ -62,15 +67,17 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache, std::optional<EngineTiers> tiers)
+  EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache, std::optional<EngineTiers> tiers,
+             std::vector<std::unique_ptr<SequenceState>> states, std::string memory_plan)
       : options_(std::move(options)),
         loaded_(std::move(loaded)),
         cache_(std::move(cache)),
         tiers_(std::move(tiers)),
         windows_(options_.window_snapshot_memory, options_.window_snapshot_ttl),
         executor_(loaded_.model.get(), loaded_.pool.get(), options_.max_num_seqs,
-                  {.mode = options_.speculation, .most = options_.num_speculative_tokens}),
+                  {.mode = options_.speculation, .most = options_.num_speculative_tokens}, std::move(states)),
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, hasher(), step_clock),
+        memory_plan_(std::move(memory_plan)),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
         inbox_(std::make_shared<Inbox>()),
         compiler_(loaded_.tokenizer, static_cast<int32_t>(loaded_.config().eos_token_id), loaded_.config().vocab_size, {},
@@ -178,6 +185,8 @@ class EngineImpl final : public Engine {
 
   ModelInfo model() const override {
     const ModelConfig& config = loaded_.config();
+    std::vector<std::pair<std::string, std::string>> kernels;
+    for (KernelChoice& k : loaded_.backend->kernels()) kernels.emplace_back(std::move(k.operators), std::move(k.kernel));
     return {.name = std::filesystem::path(options_.model).lexically_normal().filename().string(),
             .vocab_size = config.vocab_size,
             .max_model_len = options_.max_model_len,
@@ -191,6 +200,8 @@ class EngineImpl final : public Engine {
             .active_weight_bytes = loaded_.model->active_weight_bytes(),
             .backend = loaded_.backend->name(),
             .threads = loaded_.pool->size(),
+            .kernels = std::move(kernels),
+            .memory_plan = memory_plan_,
             .load = loaded_.times};
   }
 
@@ -262,9 +273,11 @@ class EngineImpl final : public Engine {
     core.priority_interval = options_.priority_interval;
     core.async = options_.async_scheduling;
     core.snapshots = options_.enable_prefix_caching && options_.window_snapshot_memory > 0;
-    core.prompt_logprob_rows = std::max<int64_t>(1, kMaxLogitBytes / (config.vocab_size * static_cast<int64_t>(sizeof(float))));
+    core.prompt_logprob_rows = logit_rows_at_once(config);
     if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
     core.max_draft_rows = core.prompt_logprob_rows;
+    core.cut_over = options_.kv_tiers.cut_over;
+    if (tiers_.has_value()) core.row_layer_seconds = tiers_->row_layer_seconds;
     core.fingerprint = tiers_.has_value() ? tiers_->fingerprint : options_.model;
     return core;
   }
@@ -341,6 +354,7 @@ class EngineImpl final : public Engine {
   ModelExecutor executor_;
   EngineCore core_;
   RequestLimits limits_;
+  const std::string memory_plan_;
   const int64_t sequence_bytes_;
   EngineStats stats_;  ///< under the inbox's mutex
   std::shared_ptr<Inbox> inbox_;
@@ -362,9 +376,19 @@ PagePool::Arena page_arena(Backend& backend) {
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_RETURN_IF_ERROR(options.validate());
   const double start = step_clock();
-  DI_ASSIGN_OR_RETURN(LoadedModel loaded,
-                      load_model(options.model, options.backend, options.threads, options.load_progress, options.trace.get()));
+  Model::Options model_options;
+  model_options.memory_utilization = options.gpu_memory_utilization;
+  model_options.replay = options.cuda_graphs;
+  model_options.engram_memory = options.engram_memory == "device" ? EngramMemory::kDevice
+                                : options.engram_memory == "host" ? EngramMemory::kHost
+                                                                  : EngramMemory::kAuto;
+  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads, options.load_progress,
+                                                     options.trace.get(), model_options));
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
+  std::vector<std::unique_ptr<SequenceState>> states;
+  const int64_t logit_rows = logit_rows_at_once(loaded.config());
+  DI_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(loaded, resolved, logit_rows, logit_rows, states));
+  if (resolved.kv_cache_memory == 0 && loaded.backend->memory().is_host()) resolved.kv_cache_memory = default_cache_memory();
   DI_ASSIGN_OR_RETURN(
       auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend)));
   KvCacheOptions cache_options;
@@ -376,7 +400,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded));
   resolved.load_progress = nullptr;
   loaded.times.total = step_clock() - start;
-  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache), std::move(tiers));
+  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache), std::move(tiers),
+                                      std::move(states), plan.total > 0 ? plan.text() : std::string());
 }
 
 }  // namespace deepinfer

@@ -36,6 +36,7 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
       hasher_(std::move(hasher)),
       clock_(clock) {
   for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
+  row_layer_seconds_ = options_.row_layer_seconds;
   running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
   draft_rows_ = options_.max_drafts * options_.limits.max_num_seqs;
 }
@@ -272,8 +273,14 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
     input.hit = found.pages * page;
     input.hit_exact = found.exact;
     a.miss = cache_miss(found.reason);
-    add_tier_hit(s, found, a, input);
+    add_tier_hit(s, found, a, input, now);
   }
+  plan_rows(s, input, a, now);
+  return a;
+}
+
+void EngineCore::plan_rows(const Sequence& s, const ReplayInput& input, Admission& a, double now) {
+  const int64_t page = options_.limits.page_positions;
   if (input.hit > 0 && options_.snapshots) {
     auto window = windows_->find(s.keys[static_cast<size_t>(input.hit / page) - 1], now);
     if (window != nullptr) {
@@ -282,12 +289,11 @@ EngineCore::Admission EngineCore::match(const Sequence& s, double now) {
       if (snapshot_serves(options_.geometry, input, snapshot)) {
         a.replay = plan_restore(options_.geometry, input, snapshot);
         a.window = std::move(window);
-        return a;
+        return;
       }
     }
   }
   a.replay = plan_replay(options_.geometry, input);
-  return a;
 }
 
 void EngineCore::apply_preemptions() {
@@ -315,6 +321,10 @@ bool EngineCore::begin(Sequence& s, double now) {
   Sequence::Running r;
   r.pages = std::move(*pages);
   if (a.tier_pages > 0 && !start_pull(s, a, r, now)) return false;
+  if (a.refused) refuse_pull(s);
+  // Whoever has a prefix on the device for long would else find it expired where it is to outlive the device.
+  if (tiers_ != nullptr && a.hit_pages > 0)
+    tiers_->touch(std::span(s.keys).first(static_cast<size_t>(a.hit_pages)), s.request->cache_class);
   waiting_.erase({s.request->due, s.id});
   const bool first_time = !s.admitted;
   s.admitted = true;

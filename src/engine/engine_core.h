@@ -33,8 +33,10 @@ struct CoreOptions {
   /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is
   /// over.
   bool overlap_pulls = true;
-  bool step_at_once = false;  ///< for tests: enters the next step whatever is expected
-  std::string fingerprint;    ///< of model and numerics: pages of another one are never hit
+  bool cut_over = true;          ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
+  double row_layer_seconds = 0;  ///< what a row of a prompt takes in a layer, to begin with; 0: unknown
+  bool step_at_once = false;     ///< for tests: enters the next step whatever is expected
+  std::string fingerprint;       ///< of model and numerics: pages of another one are never hit
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
@@ -101,6 +103,8 @@ class EngineCore {
     ReplayPlan replay;
     CacheMiss miss = CacheMiss::kNone;
     std::shared_ptr<const CachedWindow> window;
+    bool refused = false;    ///< the tiers have pages, and computing them is faster
+    double worth = 0;        ///< seconds that the pages of the tiers save; 0: unknown
     int64_t tier_pages = 0;  ///< behind the hit in the device's index; the replay's hit counts both
   };
   struct InFlight {
@@ -113,6 +117,7 @@ class EngineCore {
   void build_view(double now);
   WaitingView consider(Sequence& sequence, double now);
   Admission match(const Sequence& sequence, double now);
+  void plan_rows(const Sequence& sequence, const ReplayInput& input, Admission& admission, double now);
   void apply_preemptions();
   bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
   bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
@@ -124,7 +129,12 @@ class EngineCore {
 
   // engine_tiers.cc: prefixes from below the device
   bool start_match(Sequence& sequence);
-  void add_tier_hit(const Sequence& sequence, const PrefixMatch& found, Admission& admission, ReplayInput& input) const;
+  void add_tier_hit(const Sequence& sequence, const PrefixMatch& found, Admission& admission, ReplayInput& input,
+                    double now) const;
+  KvTierMatch rest_of(const TierHit& hit, int64_t first_page) const;
+  int64_t row_layers(const Sequence& sequence, const ReplayInput& input, double now) const;
+  void refuse_pull(Sequence& sequence);
+  void learn_prefill(const StepResult& result);
   bool start_pull(const Sequence& sequence, const Admission& admission, Sequence::Running& running, double now);
   bool pull_is_near(const Sequence::Running& running, double now) const;
   void accept_pull(Sequence& sequence, double now);
@@ -194,6 +204,7 @@ class EngineCore {
   std::function<void(RequestId, KvTierMatch)> matched_;
   std::vector<SequenceId> pulling_;                     ///< that leave, and wait for their pull to end
   double pull_bytes_per_second_ = 0, row_seconds_ = 0;  ///< measured; 0: not yet
+  double row_layer_seconds_ = 0;                        ///< the same, of steps with many rows
 
   SchedulerView view_;
   StepPlan plan_;

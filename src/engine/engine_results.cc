@@ -33,6 +33,7 @@ void EngineCore::commit(double now) {
     if (result.rows > 0) {
       const double seconds = (result.end - result.begin) / static_cast<double>(result.rows);
       row_seconds_ = row_seconds_ == 0 ? seconds : 0.9 * row_seconds_ + 0.1 * seconds;
+      learn_prefill(result);
     }
     for (size_t i = 0; i < command.rows.size(); ++i) {
       if (command.rows[i].pull != nullptr && (result.lost.empty() || result.lost[i] == 0))

@@ -48,14 +48,65 @@ void EngineCore::matched(RequestId id, KvTierMatch match) {
   waiting_.emplace(s.request->due, s.id);
 }
 
-void EngineCore::add_tier_hit(const Sequence& s, const PrefixMatch& found, Admission& a, ReplayInput& input) const {
+KvTierMatch EngineCore::rest_of(const TierHit& hit, int64_t first_page) const {
+  KvTierMatch match = hit.match;
+  int64_t skip = first_page - hit.first_page;
+  match.pages -= skip;
+  for (KvTierMatch::Run& run : match.runs) {
+    const int64_t part = std::min(skip, run.pages);
+    run.pages -= part;
+    skip -= part;
+  }
+  std::erase_if(match.runs, [](const KvTierMatch::Run& run) { return run.pages == 0; });
+  return match;
+}
+
+/// What a sequence with this hit runs: rows times layers.
+int64_t EngineCore::row_layers(const Sequence& s, const ReplayInput& input, double now) const {
+  const ReplayGeometry& g = options_.geometry;
+  ReplayPlan plan = plan_replay(g, input);
+  const int64_t page = options_.limits.page_positions;
+  // Nearly always such a window serves, and if not, this is on the side of computing.
+  if (input.hit > 0 && options_.snapshots && windows_->contains(s.keys[static_cast<size_t>(input.hit / page) - 1], now))
+    plan.from = input.hit;
+  const int64_t decoder = std::max(plan.from, plan.decoder_start);
+  return (s.length() - plan.from) * g.first_decoder_layer + (s.length() - decoder) * (g.layers - g.first_decoder_layer);
+}
+
+void EngineCore::add_tier_hit(const Sequence& s, const PrefixMatch& found, Admission& a, ReplayInput& input, double now) const {
   // The index may have gained pages since, or lost some: then there is nothing to go on from.
   if (!s.tier_hit.has_value() || found.pages < s.tier_hit->first_page) return;
   const TierHit& hit = *s.tier_hit;
   a.tier_pages = std::max<int64_t>(0, hit.first_page + hit.match.pages - found.pages);
   if (a.tier_pages == 0) return;
-  input.hit += a.tier_pages * options_.limits.page_positions;
-  input.hit_exact = input.hit_exact && hit.match.exact;
+  ReplayInput pulled = input;
+  pulled.hit += a.tier_pages * options_.limits.page_positions;
+  pulled.hit_exact = input.hit_exact && hit.match.exact;
+  if (options_.cut_over) {
+    const int64_t saved = row_layers(s, input, now) - row_layers(s, pulled, now);
+    a.worth = static_cast<double>(std::max<int64_t>(saved, 0)) * row_layer_seconds_;
+    a.refused = saved <= 0 || (row_layer_seconds_ > 0 && tiers_->pull_seconds(rest_of(hit, found.pages)) >= a.worth);
+    if (a.refused) a.tier_pages = 0;
+  }
+  if (a.tier_pages > 0) input = pulled;
+}
+
+void EngineCore::refuse_pull(Sequence& s) {
+  ++stats_.pulls_refused;
+  s.request->usage.tiers.miss = kv_store_miss_name(KvStoreMiss::kSlow);
+  const TierHit& hit = *s.tier_hit;
+  tiers_->probe(hit.match, std::span(s.keys).subspan(static_cast<size_t>(hit.first_page), static_cast<size_t>(hit.match.pages)));
+  s.tier_hit.reset();
+}
+
+void EngineCore::learn_prefill(const StepResult& result) {
+  // A step with few rows reads all weights for them: no measure of a prompt.
+  constexpr int64_t kManyRows = 64;
+  if (result.rows < std::min(kManyRows, options_.limits.max_num_batched_tokens / 2) || result.row_layers == 0) return;
+  double waited = 0;
+  for (const PullWait& wait : result.pull_waits) waited += wait.end - wait.begin;
+  const double seconds = (result.end - result.begin - waited) / static_cast<double>(result.row_layers);
+  row_layer_seconds_ = row_layer_seconds_ == 0 ? seconds : 0.8 * row_layer_seconds_ + 0.2 * seconds;
 }
 
 bool EngineCore::start_pull(const Sequence& s, const Admission& a, Sequence::Running& r, double now) {
@@ -67,18 +118,10 @@ bool EngineCore::start_pull(const Sequence& s, const Admission& a, Sequence::Run
   pull->shape = &tiers_->shape();
   pull->ttl_seconds = s.tier_hit->match.ttl_seconds;
   pull->begin = now;
-  // Without what the index has gained since.
-  KvTierMatch match = s.tier_hit->match;
-  int64_t skip = a.hit_pages - s.tier_hit->first_page;
-  match.pages -= skip;
-  for (KvTierMatch::Run& run : match.runs) {
-    const int64_t part = std::min(skip, run.pages);
-    run.pages -= part;
-    skip -= part;
-  }
-  std::erase_if(match.runs, [](const KvTierMatch::Run& run) { return run.pages == 0; });
   const auto keys = std::span(s.keys).subspan(static_cast<size_t>(a.hit_pages), static_cast<size_t>(a.tier_pages));
-  pull->pull = tiers_->pull(match, {keys.begin(), keys.end()}, pull->pages);
+  // Without what the index has gained since.
+  pull->pull = tiers_->pull(rest_of(*s.tier_hit, a.hit_pages), {keys.begin(), keys.end()}, pull->pages,
+                            {.cache_class = s.request->cache_class, .worth_seconds = a.worth});
   r.pull = std::move(pull);
   ++stats_.pulls;
   return true;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <future>
 
+#include "ops/cpu/kernels.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
 #include "ops/traced_backend.h"
@@ -36,14 +37,15 @@ Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPoo
     if (devices) return make_cuda_backend(devices->front().index);
     if (name == "cuda") return Err(devices.error());
   }
+  DI_RETURN_IF_ERROR(cpu::check_kernels_wanted());
   return make_cpu_backend(pool);
 }
 
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
-                               const std::function<void(int64_t done, int64_t total)>& progress,
-                               telemetry::TraceRecorder* trace) {
+                               const std::function<void(int64_t done, int64_t total)>& progress, telemetry::TraceRecorder* trace,
+                               Model::Options options) {
   const auto start = Clock::now();
   // The tokenizer needs nothing of the weights, so both are read at once.
   auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(directory + "/tokenizer.json"); });
@@ -62,9 +64,8 @@ Result<LoadedModel> load_model(const std::string& directory, const std::string& 
   out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
   DI_ASSIGN_OR_RETURN(out.backend, make_backend(backend, out.pool.get()));
   if (trace != nullptr && trace->ops()) out.backend = make_traced_backend(std::move(out.backend), trace);
-  Model::Options model_options;
-  if (progress) model_options.progress = progress;
-  DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get(), model_options));
+  if (progress) options.progress = progress;
+  DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get(), options));
   out.times.model = seconds_since(model_start);
   out.times.total = seconds_since(start);
   return out;

@@ -29,9 +29,9 @@ struct LoadedModel {
 
 /// Maps and checks the checkpoint in folder `directory`. `backend`: "cpu", "reference", "cuda", or "auto": a GPU if there is one,
 /// else the CPU. `threads` 0: as many as the process may use. `progress` gets bytes done and bytes in all, and may be empty.
-/// A `trace` that wants operators gets them; it outlives the model.
+/// A `trace` that wants operators gets them; it outlives the model. `progress` takes the place of that in `options`.
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
                                const std::function<void(int64_t done, int64_t total)>& progress = {},
-                               telemetry::TraceRecorder* trace = nullptr);
+                               telemetry::TraceRecorder* trace = nullptr, Model::Options options = {});
 
 }  // namespace deepinfer

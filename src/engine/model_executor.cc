@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 
 namespace deepinfer {
 
@@ -15,13 +16,15 @@ int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
 
 }  // namespace
 
-ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts)
+ModelExecutor::ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts,
+                             std::vector<std::unique_ptr<SequenceState>> states)
     : model_(model),
       pool_(pool),
-      states_(static_cast<size_t>(places)),
+      states_(std::move(states)),
       mask_threads_(mask_thread_count(), places),
       scratch_(static_cast<size_t>(pool->size())),
       policy_(drafts) {
+  states_.resize(static_cast<size_t>(places));
   thread_ = std::thread([this] { work(); });
 }
 
@@ -111,11 +114,11 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   }
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
   result.rows = static_cast<int64_t>(tokens_.size());
-  prompt_logprobs(command, *output, result);
+  prompt_logprobs(command, result);
   for (size_t i = 0; i < result.lost.size(); ++i) {
     if (result.lost[i] != 0) forget(live_[i]);
   }
-  draw(command, *output, result);
+  draw(command, result);
   finish_masks(result);
   result.status = settle_drafts(command, kind, result);
   if (!result.status.ok()) return;
@@ -208,6 +211,7 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, StepResult
   batch.tokens = tokens_;
   batch.sequences = sequences_;
   batch.logit_rows = logit_rows_;
+  batch.logits_stay = true;
   // Rows stand on their own: those behind a failed pull spoil no others.
   const auto arrive = [&](int64_t source) {
     for (size_t i = 0; i < command.rows.size(); ++i) {
@@ -277,7 +281,7 @@ PositionLogprobs position_logprobs(std::span<const float> logits, int32_t token,
 
 }  // namespace
 
-void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, StepResult& result) {
+void ModelExecutor::draw(const StepCommand& command, StepResult& result) {
   int64_t tokens = 0;
   int64_t logprobs = 0;
   for (size_t i = 0; i < command.draws.size(); ++i) {
@@ -289,8 +293,9 @@ void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, S
   }
   result.tokens.resize(static_cast<size_t>(tokens));
   result.logprobs.resize(static_cast<size_t>(logprobs));
+  const bool all_drawn = draw_on_device(command, result);
   std::atomic<double> waited = 0;
-  pool_->run(static_cast<int64_t>(command.draws.size()), [&](int64_t i, int thread) {
+  const auto finish = [&](int64_t i, int thread) {
     const auto at = static_cast<size_t>(draw_order_[static_cast<size_t>(i)]);
     const LiveRows& live = live_[draw_rows_[at]];
     if (live.count == 0) return;
@@ -301,25 +306,79 @@ void ModelExecutor::draw(const StepCommand& command, const StepOutput& output, S
       waited += step_clock() - start;
       masks = mask_rows_[static_cast<size_t>(draw_mask_[at])].masks;
     }
-    draw_tokens(command.draws[at], live, output.logits, masks, scratch_[static_cast<size_t>(thread)], result.draws[at], result);
-  });
+    draw_tokens(command.draws[at], live, masks, scratch_[static_cast<size_t>(thread)], result.draws[at], result);
+  };
+  const auto count = static_cast<int64_t>(command.draws.size());
+  if (all_drawn) {
+    for (int64_t i = 0; i < count; ++i) finish(i, 0);  // little is left: less than waking threads
+  } else {
+    pool_->run(count, finish);
+  }
   result.mask_wait = waited;
+}
+
+/// Draws that need neither the history of the answer nor a mask nor the logits themselves.
+bool ModelExecutor::device_draws(const StepDraw& draw) const {
+  return model_->draws() && draw.logprobs < 0 && !draw.device->constraint.has_value() &&
+         draw.device->sampler.draws_from_raw_logits();
+}
+
+/// Fills device_tokens_, and fetches the logits that the host has to look at; true if there are none.
+bool ModelExecutor::draw_on_device(const StepCommand& command, const StepResult& result) {
+  device_rows_.clear();
+  device_places_.clear();
+  device_tokens_.assign(result.tokens.size(), kUndrawnToken);
+  fetched_.clear();
+  for (size_t i = 0; i < command.draws.size(); ++i) {
+    const LiveRows& live = live_[draw_rows_[i]];
+    if (live.count == 0 || !device_draws(command.draws[i])) continue;
+    const SamplingParams& p = command.draws[i].device->sampler.params();
+    for (int64_t j = 0; j <= live.drafts; ++j) {
+      device_rows_.push_back({.row = live.draw_logits + j,
+                              .greedy = p.temperature < kGreedyTemperature,
+                              .temperature = p.temperature,
+                              .min_p = p.min_p,
+                              .top_k = p.top_k,
+                              .top_p = p.top_p,
+                              .seed = p.seed,
+                              .position = live.first + live.count + j,
+                              .choice_index = p.choice_index});
+      device_places_.push_back(result.draws[i].first + j);
+    }
+  }
+  if (!device_rows_.empty()) {
+    const std::span<const int32_t> tokens = model_->draw(device_rows_);
+    for (size_t i = 0; i < tokens.size(); ++i) device_tokens_[static_cast<size_t>(device_places_[i])] = tokens[i];
+  }
+  for (size_t i = 0; i < command.draws.size(); ++i) {
+    const LiveRows& live = live_[draw_rows_[i]];
+    for (int64_t j = 0; live.count > 0 && j <= live.drafts; ++j) {
+      if (device_tokens_[static_cast<size_t>(result.draws[i].first + j)] == kUndrawnToken)
+        fetched_.push_back(static_cast<int32_t>(live.draw_logits + j));
+    }
+  }
+  // Several choices may begin with one row.
+  std::sort(fetched_.begin(), fetched_.end());
+  fetched_.erase(std::unique(fetched_.begin(), fetched_.end()), fetched_.end());
+  model_->fetch_logits(fetched_);
+  return fetched_.empty();
 }
 
 /// Sample and match (dspark.md §6, rule B): each row's token is the very one that plain decoding draws there, from the same
 /// logits, noise, mask and counts; the next row counts only if its input turns out to be that token.
-void ModelExecutor::draw_tokens(const StepDraw& draw, const LiveRows& live, std::span<const float> logits,
-                                std::span<const uint32_t> masks, std::vector<float>& scratch, DrawResult& drawn,
-                                StepResult& result) {
+void ModelExecutor::draw_tokens(const StepDraw& draw, const LiveRows& live, std::span<const uint32_t> masks,
+                                std::vector<float>& scratch, DrawResult& drawn, StepResult& result) {
   DeviceSequence& device = *draw.device;
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   const size_t words = (vocab + 31) / 32;
   for (int64_t j = 0; j <= live.drafts; ++j) {
-    const auto row = logits.subspan(static_cast<size_t>(live.draw_logits + j) * vocab, vocab);
+    const auto row = model_->logits().subspan(static_cast<size_t>(live.draw_logits + j) * vocab, vocab);
     const int64_t position = live.first + live.count + j;
     const auto mask = masks.empty() ? masks : masks.subspan(static_cast<size_t>(j) * words, words);
-    int32_t token = -1;
-    if (const auto only = only_token(mask)) {
+    int32_t token = device_tokens_[static_cast<size_t>(drawn.first + j)];
+    if (token != kUndrawnToken) {
+      // Drawn where the logits are.
+    } else if (const auto only = only_token(mask)) {
       token = *only;  // what any sampling would draw
     } else {
       // Samplers change logits in place, and several may draw from one row.
@@ -339,7 +398,7 @@ void ModelExecutor::draw_tokens(const StepDraw& draw, const LiveRows& live, std:
   }
 }
 
-void ModelExecutor::prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result) {
+void ModelExecutor::prompt_logprobs(const StepCommand& command, StepResult& result) {
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   for (size_t i = 0; i < command.rows.size(); ++i) {
     const StepRows& rows = command.rows[i];
@@ -348,9 +407,12 @@ void ModelExecutor::prompt_logprobs(const StepCommand& command, const StepOutput
       const int64_t count = rows.count - (rows.next_token < 0 ? 1 : 0);
       const size_t first = result.prompt_logprobs.size();
       result.prompt_logprobs.resize(first + static_cast<size_t>(count));
+      fetched_.resize(static_cast<size_t>(count));
+      std::iota(fetched_.begin(), fetched_.end(), static_cast<int32_t>(live_[i].logits));
+      model_->fetch_logits(fetched_);
       pool_->run(count, [&](int64_t j, int) {
         const int32_t next = j + 1 < rows.count ? tokens_[static_cast<size_t>(row + j + 1)] : rows.next_token;
-        const auto logits = output.logits.subspan(static_cast<size_t>(live_[i].logits + j) * vocab, vocab);
+        const auto logits = model_->logits().subspan(static_cast<size_t>(live_[i].logits + j) * vocab, vocab);
         result.prompt_logprobs[first + static_cast<size_t>(j)] = position_logprobs(logits, next, rows.prompt_logprobs);
       });
     }

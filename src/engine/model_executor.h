@@ -21,7 +21,9 @@ namespace deepinfer {
 class ModelExecutor final : public Executor {
  public:
   /// Both outlive the executor and are used by its thread alone. `pool` is the backend's: draws use it between the operators.
-  ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts);
+  /// `states`: of the first places, made before; the others are made when they are needed.
+  ModelExecutor(Model* model, ThreadPool* pool, int64_t places, const DraftPolicy::Options& drafts,
+                std::vector<std::unique_ptr<SequenceState>> states = {});
   ModelExecutor(Model* model, ThreadPool* pool, int64_t places) : ModelExecutor(model, pool, places, DraftPolicy::Options{}) {}
   ~ModelExecutor() override;
 
@@ -71,11 +73,13 @@ class ModelExecutor final : public Executor {
   Result<StepOutput> forward(const StepCommand& command, StepResult& result);
   void start_masks(const StepCommand& command);
   void finish_masks(StepResult& result);
-  void draw(const StepCommand& command, const StepOutput& output, StepResult& result);
-  void draw_tokens(const StepDraw& draw, const LiveRows& rows, std::span<const float> logits, std::span<const uint32_t> masks,
-                   std::vector<float>& scratch, DrawResult& drawn, StepResult& result);
+  void draw(const StepCommand& command, StepResult& result);
+  void draw_tokens(const StepDraw& draw, const LiveRows& rows, std::span<const uint32_t> masks, std::vector<float>& scratch,
+                   DrawResult& drawn, StepResult& result);
+  bool device_draws(const StepDraw& draw) const;
+  bool draw_on_device(const StepCommand& command, const StepResult& result);
   Status settle_drafts(const StepCommand& command, DraftPolicy::Kind kind, StepResult& result);
-  void prompt_logprobs(const StepCommand& command, const StepOutput& output, StepResult& result);
+  void prompt_logprobs(const StepCommand& command, StepResult& result);
   SequenceState& state(int32_t place);
 
   Model* model_;
@@ -84,12 +88,16 @@ class ModelExecutor final : public Executor {
   // Of the step that runs.
   std::vector<int32_t> tokens_, logit_rows_;
   std::vector<StepSequence> sequences_;
-  std::vector<LiveRows> live_;       ///< per StepRows
-  std::vector<size_t> draw_rows_;    ///< per draw: its StepRows
-  std::vector<uint32_t> masks_;      ///< of the constrained draws, one after the other
-  std::vector<MaskRow> mask_rows_;   ///< one per constrained draw
-  std::vector<int64_t> draw_order_;  ///< draws without a mask first
-  std::vector<int64_t> draw_mask_;   ///< per draw: its entry of mask_rows_, or -1
+  std::vector<LiveRows> live_;          ///< per StepRows
+  std::vector<size_t> draw_rows_;       ///< per draw: its StepRows
+  std::vector<uint32_t> masks_;         ///< of the constrained draws, one after the other
+  std::vector<MaskRow> mask_rows_;      ///< one per constrained draw
+  std::vector<int64_t> draw_order_;     ///< draws without a mask first
+  std::vector<int64_t> draw_mask_;      ///< per draw: its entry of mask_rows_, or -1
+  std::vector<DrawRow> device_rows_;    ///< draws that the device makes,
+  std::vector<int64_t> device_places_;  ///< the token in StepResult::tokens that each is for,
+  std::vector<int32_t> device_tokens_;  ///< and per such token what was drawn, or kUndrawnToken
+  std::vector<int32_t> fetched_;        ///< rows of logits that the host needs
   MaskThreads mask_threads_;
   std::vector<std::vector<float>> scratch_;  ///< per thread: logits that a sampler may change
   // Speculative decoding.

@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/build_info.h"
 #include "checkpoint/identity.h"
+#include "engine/prefill_rate.h"
 #include "engine/tier_pull.h"
 
 namespace deepinfer {
 namespace {
+
+constexpr int64_t kMeasuredRows = 128;
 
 KvTiersConfig tiers_config(const EngineOptions& options) {
   const KvTierOptions& o = options.kv_tiers;
@@ -18,10 +23,13 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   config.local_directory = o.store;
   config.local_bytes = o.store_bytes;
   config.local_retention.ttl_seconds = {o.ttl_chat, o.ttl_agent, o.ttl_pinned};
+  config.shared_directory = o.shared;
+  config.shared_bytes = o.shared_bytes;
+  config.directory_url = o.directory;
+  config.shared_retention = config.local_retention;
   config.secret_file = o.secret_file;
   config.io.match_seconds = o.match_limit;
   config.io.pull_seconds = o.pull_limit;
-  config.io.page_positions = kPagePositions;
   for (size_t c = 0; c < kCacheClassCount; ++c) {
     const bool in_memory = config.host_bytes > 0 && config.host_retention.ttl_seconds[c] > 0;
     config.io.writes_class[c] = in_memory || (o.persistent() && config.local_retention.ttl_seconds[c] > 0);
@@ -52,6 +60,10 @@ Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, cons
   }
   DI_ASSIGN_OR_RETURN(tiers.opened,
                       open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));
+  if (options.kv_tiers.cut_over) {
+    const int64_t rows = std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len});
+    DI_ASSIGN_OR_RETURN(tiers.row_layer_seconds, measure_row_layer_seconds(*model.model, rows));
+  }
   return std::optional<EngineTiers>(std::move(tiers));
 }
 

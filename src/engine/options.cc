@@ -36,11 +36,14 @@ Result<int64_t> read_count(const char* name, std::string_view text) {
 Status KvTierOptions::validate() const {
   DI_RETURN_IF_ERROR(check_count("kv_tiers.host_bytes", host_bytes, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_count("kv_tiers.store_bytes", store_bytes, kMinStoreBytes, kMaxBytes));
+  DI_RETURN_IF_ERROR(check_count("kv_tiers.shared_bytes", shared_bytes, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_chat", ttl_chat, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_agent", ttl_agent, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.ttl_pinned", ttl_pinned, 0, kMaxKvTtlSeconds));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.match_limit", match_limit, 1e-4, 60));
   DI_RETURN_IF_ERROR(check_number("kv_tiers.pull_limit", pull_limit, 1e-4, 3600));
+  if (!directory.empty() && shared.empty())
+    return Status::InvalidArgument("kv_tiers.directory is set, which says what kv_tiers.shared holds, and that is empty");
   if (!secret_file.empty() && !persistent())
     return Status::InvalidArgument("kv_tiers.secret_file is \"{}\", which names pages of a store, and there is none",
                                    secret_file);
@@ -60,6 +63,9 @@ Status EngineOptions::validate() const {
   }
   DI_RETURN_IF_ERROR(check_count("max_model_len", max_model_len, 0, kMaxTokens));
   DI_RETURN_IF_ERROR(check_count("kv_cache_memory", kv_cache_memory, 0, kMaxBytes));
+  DI_RETURN_IF_ERROR(check_number("gpu_memory_utilization", gpu_memory_utilization, 0.01, 1));
+  if (engram_memory != "auto" && engram_memory != "device" && engram_memory != "host")
+    return Status::InvalidArgument("engram_memory is \"{}\", must be auto, device or host", engram_memory);
   DI_RETURN_IF_ERROR(check_number("cache_ttl_chat", cache_ttl_chat, 0, 1e9));
   DI_RETURN_IF_ERROR(check_number("cache_ttl_agent", cache_ttl_agent, cache_ttl_chat, 1e9));
   DI_RETURN_IF_ERROR(check_number("cache_max_pinned_fraction", cache_max_pinned_fraction, 0, 1));

@@ -79,19 +79,25 @@ class Lister {
 
 }  // namespace
 
-Status upload_weights(ModelWeights& weights, EngramMemory engram, const std::function<void(int64_t, int64_t)>& progress,
-                      DeviceWeights& out) {
+Status upload_weights(ModelWeights& weights, EngramMemory engram, double utilization,
+                      const std::function<void(int64_t, int64_t)>& progress, DeviceWeights& out) {
   DeviceMemory& memory = out.weights.memory();
   if (memory.is_host()) return Status::Ok();
   const std::vector<Tensor> tensors = Lister(weights).tensors;
   int64_t weight_bytes = 0;
   int64_t table_bytes = 0;
   for (const Tensor& t : tensors) (t.table ? table_bytes : weight_bytes) += aligned(t.bytes);
-  const int64_t free = memory.free_bytes();
+  int64_t free = memory.free_bytes();
+  if (memory.total_bytes() != INT64_MAX)
+    free -= static_cast<int64_t>(static_cast<double>(memory.total_bytes()) * (1 - utilization));
   const bool with_tables =
       engram == EngramMemory::kDevice || (engram == EngramMemory::kAuto && weight_bytes + table_bytes <= free / 2);
   const int64_t need = weight_bytes + (with_tables ? table_bytes : 0);
-  if (need > free) return Status::ResourceExhausted("the weights take {} bytes of device memory, {} are free", need, free);
+  if (need > free) {
+    return Status::ResourceExhausted(
+        "GPU memory: the weights take {} bytes, gpu_memory_utilization {} leaves {}: {} are missing{}", need, utilization, free,
+        need - free, with_tables && table_bytes > 0 ? " (of them Engram tables, which engram_memory host would leave out)" : "");
+  }
   out.weights.reserve_discard(need);
   if (!with_tables && table_bytes > 0) out.tables = static_cast<uint8_t*>(memory.allocate_host(table_bytes));
   int64_t on_device = 0;

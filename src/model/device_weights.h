@@ -26,9 +26,10 @@ struct DeviceWeights {
 };
 
 /// Copies all weights into `memory` and points `weights` at the copies; nothing to do for host memory. Sizes are known before the
-/// first allocation, and an error says how much is missing. kAuto: tables on the device if they fit beside the other weights in
-/// half of what is free. `progress` gets bytes done and in all, and may be empty.
-Status upload_weights(ModelWeights& weights, EngramMemory engram, const std::function<void(int64_t, int64_t)>& progress,
-                      DeviceWeights& out);
+/// first allocation, and an error says how much is missing. `utilization`: part of all memory that may be in use then. kAuto:
+/// tables on the device if they fit beside the other weights in half of what is free. `progress` gets bytes done and in all, and
+/// may be empty.
+Status upload_weights(ModelWeights& weights, EngramMemory engram, double utilization,
+                      const std::function<void(int64_t, int64_t)>& progress, DeviceWeights& out);
 
 }  // namespace deepinfer

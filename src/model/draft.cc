@@ -117,30 +117,12 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
   Step step;
   step.observer = observer;
   step.b = &b;
-  step.rows = count * c.dspark_block_size;  // always the trained width: verify a part of it, never draft a part (dspark.md D4)
-  b.all.rows = b.all.live = step.rows;
-  step.use(b.all);
-  draft_block(step, sequences);
+  reserve_draft(count, length);
+  run_draft(step, sequences, length);
 
-  // Heads of the rows that are asked for, and the chain over them.
+  // The chain over the heads.
   const DraftWeights& d = weights_.draft;
   const int64_t wanted = count * length;
-  const int64_t hidden = c.hidden_size;
-  b.head_x.reserve_discard(wanted * hidden);
-  b.head_u.reserve_discard(wanted * hidden);
-  b.draft_base.reserve_discard(wanted * c.vocab_size);
-  b.draft_logits.reserve_discard(count * c.vocab_size);
-  b.confidences.reserve_discard(wanted);
-  b.draft_tokens.reserve_discard(wanted);
-  b.draft_previous.reserve_discard(wanted);
-  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, c.hc_mult, hidden, b.u.data());
-  b.copies.clear();
-  for (int64_t i = 0; i < count; ++i)
-    b.copies.push_back({b.head_x.data() + i * length * hidden, b.u.data() + i * c.dspark_block_size * hidden});
-  b.memory->copy_rows(b.copies, length * hidden * static_cast<int64_t>(sizeof(bf16)));
-  backend_->rms_norm(b.head_x.data(), d.norm, c.rms_norm_eps, wanted, hidden, b.head_u.data());
-  backend_->linear_bf16_fp32(b.head_u.data(), wanted, weights_.head, b.draft_base.data());
-
   b.draft_chosen.resize(sequences.size());
   for (int64_t i = 0; i < count; ++i) b.draft_chosen[static_cast<size_t>(i)] = sequences[static_cast<size_t>(i)].anchor;
   for (int64_t k = 0; k < length; ++k) {
@@ -168,6 +150,37 @@ Result<DraftOutput> Model::draft(std::span<const DraftSequence> sequences, int64
                               .confidences = b.confidences.device()});
   b.confidences.download(wanted);
   return DraftOutput{{b.draft_tokens.data(), static_cast<size_t>(wanted)}, {b.confidences.host(), static_cast<size_t>(wanted)}};
+}
+
+void Model::reserve_draft(int64_t count, int64_t length) {
+  const ModelConfig& c = config_;
+  Buffers& b = *buffers_;
+  const int64_t wanted = count * length;
+  b.head_x.reserve_discard(wanted * c.hidden_size);
+  b.head_u.reserve_discard(wanted * c.hidden_size);
+  b.draft_base.reserve_discard(wanted * c.vocab_size);
+  b.draft_logits.reserve_discard(count * c.vocab_size);
+  b.confidences.reserve_discard(wanted);
+  b.draft_tokens.reserve_discard(wanted);
+  b.draft_previous.reserve_discard(wanted);
+}
+
+void Model::run_draft(Step& step, std::span<const DraftSequence> sequences, int64_t length) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  const auto count = static_cast<int64_t>(sequences.size());
+  const int64_t hidden = c.hidden_size;
+  step.rows = count * c.dspark_block_size;  // always the trained width: verify a part of it, never draft a part (dspark.md D4)
+  b.all.rows = b.all.live = step.rows;
+  step.use(b.all);
+  draft_block(step, sequences);
+  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, c.hc_mult, hidden, b.u.data());
+  b.copies.clear();
+  for (int64_t i = 0; i < count; ++i)
+    b.copies.push_back({b.head_x.data() + i * length * hidden, b.u.data() + i * c.dspark_block_size * hidden});
+  b.memory->copy_rows(b.copies, length * hidden * static_cast<int64_t>(sizeof(bf16)));
+  backend_->rms_norm(b.head_x.data(), weights_.draft.norm, c.rms_norm_eps, count * length, hidden, b.head_u.data());
+  backend_->linear_bf16_fp32(b.head_u.data(), count * length, weights_.head, b.draft_base.data());
 }
 
 void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {

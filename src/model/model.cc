@@ -61,7 +61,8 @@ Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> c
     }
   }
   auto model = std::unique_ptr<Model>(new Model(std::move(checkpoint), std::move(compressed_ids), backend, options));
-  DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.progress, model->device_weights_));
+  DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.memory_utilization, options.progress,
+                                    model->device_weights_));
   for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
     int64_t sum = 0;
     for (int64_t prime : model->hash_.primes()[slot]) sum += prime;
@@ -295,9 +296,10 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
     run_layers(batch, step, output);
   }
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
-  if (wanted > 0) b.logits.download(wanted * c.vocab_size);
+  b.logit_rows = wanted;
+  if (wanted > 0 && !batch.logits_stay) b.logits.download(wanted * c.vocab_size);
   for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
-  output.logits = {b.logits.host(), static_cast<size_t>(wanted * c.vocab_size)};
+  if (!batch.logits_stay) output.logits = logits();
   b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
   return output;
 }
@@ -345,6 +347,30 @@ std::vector<bf16> Model::main_hidden() const {
   std::vector<bf16> copy(static_cast<size_t>(b.main_hidden_rows * width));
   b.memory->download(copy.data(), b.main_hidden.data(), static_cast<int64_t>(copy.size() * sizeof(bf16)));
   return copy;
+}
+
+std::span<const float> Model::logits() const {
+  return {buffers_->logits.host(), static_cast<size_t>(buffers_->logit_rows * config_.vocab_size)};
+}
+
+void Model::fetch_logits(std::span<const int32_t> rows) {
+  Buffers& b = *buffers_;
+  const int64_t vocab = config_.vocab_size;
+  if (b.memory->is_host()) return;
+  for (size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    for (end = begin + 1; end < rows.size() && rows[end] == rows[end - 1] + 1;) ++end;
+    const int64_t at = rows[begin] * vocab;
+    b.memory->download(b.logits.host() + at, b.logits.device() + at, static_cast<int64_t>((end - begin) * sizeof(float)) * vocab);
+  }
+}
+
+std::span<const int32_t> Model::draw(std::span<const DrawRow> rows) {
+  Buffers& b = *buffers_;
+  const auto count = static_cast<int64_t>(rows.size());
+  b.drawn.reserve_discard(count);
+  backend_->draw(b.logits.device(), config_.vocab_size, rows, b.drawn.device());
+  if (count > 0) b.drawn.download(count);
+  return {b.drawn.host(), rows.size()};
 }
 
 void Model::compute_logits(const StepBatch& batch, const Step& step) {

@@ -43,6 +43,8 @@ struct StepBatch {
   std::span<const bf16> embeddings;
   /// Rows whose logits are wanted, ascending; none below its sequence's decoder_start.
   std::span<const int32_t> logit_rows;
+  /// Logits stay where the backend has them, for `draw` and `fetch_logits`.
+  bool logits_stay = false;
   /// Called with the number of a KV source in the page layout, ascending, before the first layer that reads or writes its rows:
   /// who still brings rows of a prefix into the pages waits here. nullptr: they are all there.
   const FunctionRef<void(int64_t source)>* before_source = nullptr;
@@ -50,7 +52,7 @@ struct StepBatch {
 
 /// What a step leaves; valid until the next step of the same model.
 struct StepOutput {
-  std::span<const float> logits;  ///< [logit_rows, vocab]
+  std::span<const float> logits;  ///< [logit_rows, vocab]; empty if they stay
   /// Rows x layers that really ran, before and from ModelConfig::first_decoder_layer on. A row that only left its global KV in
   /// the first decoder layer doesn't count there.
   int64_t encoder_row_layers = 0;
@@ -90,6 +92,7 @@ class Model {
   struct Options {
     int64_t rollback_slack = 16;                       ///< positions that a sequence can take back: two draft blocks and a bit
     EngramMemory engram_memory = EngramMemory::kAuto;  ///< on a device
+    double memory_utilization = 1.0;                   ///< part of a device's memory that may be used, by everybody together
     bool replay = true;                                ///< let a device record and replay steps; off: every step is launched anew
     std::function<void(int64_t done, int64_t total)> progress = {};  ///< of the weights on their way to a device
   };
@@ -107,6 +110,12 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const PageLayout& page_layout() const { return layout_; }
   Backend& backend() { return *backend_; }
+
+  /// Makes room for the largest steps, so that none asks for memory later: steps of `rows` rows of any of `states`, empty and
+  /// with borrowed pages, up to `length` positions, `logit_rows` of them with logits; drafts of `draft_length` tokens for all
+  /// states. Nothing to do on host memory.
+  void reserve(std::span<const std::unique_ptr<SequenceState>> states, int64_t rows, int64_t length, int64_t logit_rows,
+               int64_t draft_length);
 
   /// An empty sequence. `pages` outlives it; nullptr: the model's own heap pages.
   std::unique_ptr<SequenceState> new_sequence(PageAllocator* pages = nullptr);
@@ -127,6 +136,17 @@ class Model {
 
   /// Runs the batch and advances its sequences. On error no sequence has changed.
   Result<StepOutput> forward(const StepBatch& batch, StepObserver* observer = nullptr);
+
+  /// Logits of the last forward pass [logit_rows, vocab], of which the host has those that were fetched: all of them, unless they
+  /// stayed.
+  std::span<const float> logits() const;
+  /// Brings the logits of some rows (numbers in logit_rows, ascending) to the host.
+  void fetch_logits(std::span<const int32_t> rows);
+  /// Whether `draw` is there: the backend draws where the logits are.
+  bool draws() const { return backend_->draws(); }
+  /// Draws from rows of the last forward pass' logits: what sampling/sampler.h draws there, or kUndrawnToken. Valid until the
+  /// next draw.
+  std::span<const int32_t> draw(std::span<const DrawRow> rows);
 
   /// [rows, targets * hidden] of the last forward pass, copied from the backend's memory: DSpark taps (dspark.md §3.1); zero for
   /// rows below their sequence's decoder_start.
@@ -201,6 +221,9 @@ class Model {
   void commit_window(Step& step, int64_t layer);
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc
+  void reserve_draft(int64_t count, int64_t length);
+  /// The block pass and the heads of the rows that are asked for.
+  void run_draft(Step& step, std::span<const DraftSequence> sequences, int64_t length);
   void draft_block(Step& step, std::span<const DraftSequence> sequences);
   void draft_attention(Step& step, int64_t stage);
 

@@ -127,6 +127,12 @@ Status SequenceState::truncate(int64_t length) {
   return Status::Ok();
 }
 
+void SequenceState::pretend(int64_t length) {
+  DI_CHECK(length_ == 0 && borrows_pages(), "a state with {} positions cannot pretend", length_);
+  pages_.assign(static_cast<size_t>(pages_for(length)), windows_.data());  // some address: nothing is read or written
+  length_ = high_ = length;
+}
+
 void SequenceState::reset() {
   keep_pages(0);
   history_.clear();

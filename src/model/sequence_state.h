@@ -102,6 +102,9 @@ class SequenceState {
   /// Forgets positions from `length` on. Possible down to high - slack, and to 0, but not below the write floor. Own pages
   /// without positions are freed; borrowed ones stay until drop_pages.
   Status truncate(int64_t length);
+  /// Makes an empty state look as if it had `length` positions, with pages that are not there: for Model::reserve. `reset` ends
+  /// it, and the list of pages keeps its room.
+  void pretend(int64_t length);
   /// Like new: no positions, no pages, no prefix. Rings, tails and the room of the history stay, so that states can be pooled.
   void reset();
   /// Makes `count` more positions part of the sequence; their rows have been written.

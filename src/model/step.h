@@ -83,6 +83,8 @@ struct Model::Buffers {
   DeviceBuffer<bf16> head_x{memory}, head_u{memory};
   DeviceBuffer<float> head_pre{memory};
   SharedBuffer<float> logits{memory};
+  int64_t logit_rows = 0;  ///< of the last forward pass
+  SharedBuffer<int32_t> drawn{memory};
   DeviceBuffer<bf16> draft_taps{memory};  ///< [rows, targets * hidden]
   DeviceBuffer<float> draft_base{memory};
   SharedBuffer<float> draft_logits{memory}, confidences{memory};

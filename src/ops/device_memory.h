@@ -27,6 +27,8 @@ class DeviceMemory {
   virtual void free_host(void* data) = 0;
   /// Bytes that `allocate` can still give; unknown, and as good as endless, for the host's own.
   virtual int64_t free_bytes() const { return INT64_MAX; }
+  /// All of it, whoever uses it; unknown for the host's own.
+  virtual int64_t total_bytes() const { return INT64_MAX; }
 
   /// From host memory, which may change after the return.
   virtual void upload(void* to, const void* host, int64_t bytes) = 0;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "base/scalar_types.h"
@@ -191,6 +192,27 @@ struct ConfidenceArgs {
   float* confidences = nullptr;  ///< out [rows], before the sigmoid
 };
 
+/// A draw from one row of logits: temperature, min-p, top-k, top-p and noise (spec/sampling §2.2, steps 7 to 11).
+struct DrawRow {
+  int64_t row = 0;
+  bool greedy = false;  ///< the rest is not read
+  float temperature = 1.0f;
+  float min_p = 0.0f;
+  int64_t top_k = 0;  ///< <= 0 or >= vocab: off
+  float top_p = 1.0f;
+  uint64_t seed = 0;
+  int64_t position = 0;  ///< of the token that is drawn
+  uint32_t choice_index = 0;
+};
+/// A device leaves this draw to the host.
+inline constexpr int32_t kUndrawnToken = -2;
+
+/// Which kernel some operators get on a backend, for people: both are names.
+struct KernelChoice {
+  std::string operators;
+  std::string kernel;
+};
+
 /// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
 /// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
 /// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
@@ -200,6 +222,9 @@ class Backend {
 
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
+  /// Every operator with its kernel. A kernel that was asked for and is not there is an error when the backend is made, so none
+  /// of these is a way round.
+  virtual std::vector<KernelChoice> kernels() const = 0;
   virtual DeviceMemory& memory() { return host_memory(); }
   /// Before a thread other than the one that made the backend calls it for the first time.
   virtual void enter_thread() {}
@@ -212,6 +237,9 @@ class Backend {
   /// more than once for its pointers, sizes and arrays, and record what comes of it, to replay it when a later `calls` differs in
   /// nothing but the content of arrays. No download, no allocation.
   virtual void replay(FunctionRef<void()> calls) { calls(); }
+  /// Makes room for what `calls` need of the backend, and runs none of them: what they point to need not be there. A backend on
+  /// host memory makes room when it is needed.
+  virtual void rehearse(FunctionRef<void()> /*calls*/) {}
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
@@ -279,6 +307,12 @@ class Backend {
   virtual void markov_logits(const MarkovArgs& args) = 0;
   /// proj [x; embed[previous]], fp32. dspark.md §3.4.
   virtual void draft_confidence(const ConfidenceArgs& args) = 0;
+
+  /// Whether `draw` does anything: where logits are the host's, sampling/sampler.h draws.
+  virtual bool draws() const { return false; }
+  /// tokens[i] is what sampling/sampler.h draws for rows[i] from logits [rows, vocab], to the bit, or kUndrawnToken where top-p
+  /// keeps more tokens than a device cares to sort.
+  virtual void draw(const float* /*logits*/, int64_t /*vocab*/, std::span<const DrawRow> /*rows*/, int32_t* /*tokens*/) {}
 
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;

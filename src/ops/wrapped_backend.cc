@@ -80,5 +80,8 @@ void WrappedBackend::markov_logits(const MarkovArgs& args) {
 void WrappedBackend::draft_confidence(const ConfidenceArgs& args) {
   around("draft_confidence", static_cast<int64_t>(args.previous.size()), [&] { inner_->draft_confidence(args); });
 }
+void WrappedBackend::draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) {
+  around("draw", static_cast<int64_t>(rows.size()), [&] { inner_->draw(logits, vocab, rows, tokens); });
+}
 
 }  // namespace deepinfer

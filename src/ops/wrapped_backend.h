@@ -14,6 +14,7 @@ class WrappedBackend : public Backend {
   explicit WrappedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return inner_->memory(); }
   void enter_thread() override { inner_->enter_thread(); }
   void begin_layer(int64_t layer) override { inner_->begin_layer(layer); }
@@ -45,6 +46,8 @@ class WrappedBackend : public Backend {
                    int64_t n, int64_t hidden, bf16* x) override;
   void markov_logits(const MarkovArgs& args) override;
   void draft_confidence(const ConfidenceArgs& args) override;
+  bool draws() const override { return inner_->draws(); }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override;
 
  protected:
   /// Makes the call; `name` is a literal, `rows` what the operator goes over.

@@ -5,8 +5,9 @@
 #include <bit>
 #include <cmath>
 
+#include "base/fixed_math.h"
+#include "base/gumbel_noise.h"
 #include "base/philox.h"
-#include "sampling/fixed_math.h"
 
 namespace deepinfer {
 namespace {
@@ -30,13 +31,10 @@ float block_max(const float* z, int64_t n) {
   return lanes[0];
 }
 
-/// Upper bounds of gumbel(w) by the number of leading zeros of w.
-///
-/// With c leading zeros w >= 2^(31-c), or w = 0 and c = 32; either way u >= 2^-(c+1). E = -log1p(-u) >= u, so
-/// -log(E) <= (c+1) ln 2. The addend covers the rounding of the table and of gumbel itself. The last entry, 22.88, bounds all.
+/// noise_bound of every number of leading zeros; the last entry, 22.88, bounds all.
 constexpr std::array<float, 33> kNoiseBound = [] {
   std::array<float, 33> bound{};
-  for (int c = 0; c <= 32; ++c) bound[static_cast<size_t>(c)] = static_cast<float>((c + 1) * kLn2 + 1e-5);
+  for (int c = 0; c <= 32; ++c) bound[static_cast<size_t>(c)] = noise_bound(c);
   return bound;
 }();
 
@@ -106,12 +104,14 @@ Border top_k_border(std::span<const float> logits, Border border, int64_t k, std
 }
 
 double softmax_mass(std::span<const float> logits, Border border, float z_max) {
-  constexpr size_t kLanes = 8;
-  double sums[kLanes] = {};
+  std::array<double, kMassLanes> sums{};
   for (size_t v = 0; v < logits.size(); ++v) {
-    if (border.keeps(logits[v], static_cast<int32_t>(v))) sums[v % kLanes] += softmax_weight(logits[v], z_max);
+    if (border.keeps(logits[v], static_cast<int32_t>(v))) sums[v % kMassLanes] += softmax_weight(logits[v], z_max);
   }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  for (size_t half = kMassLanes / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0];
 }
 
 Border top_p_border(std::span<const float> logits, Border border, float z_max, float top_p, std::vector<Candidate>& scratch) {

@@ -44,7 +44,7 @@ Border top_k_border(std::span<const float> logits, Border border, int64_t k, std
 /// Step 10. `scratch` as above.
 Border top_p_border(std::span<const float> logits, Border border, float z_max, float top_p, std::vector<Candidate>& scratch);
 
-/// Softmax mass of what the border keeps, relative to z_max. Fixed order: eight sums over v % 8, each ascending, then a tree.
+/// Softmax mass of what the border keeps, relative to z_max, in the order of kMassLanes (base/fixed_math.h).
 double softmax_mass(std::span<const float> logits, Border border, float z_max);
 
 /// The `k` first of `ranks_before` among what the border keeps (fewer if it keeps fewer), in no particular order.

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "base/fixed_math.h"
 #include "sampling/filters.h"
-#include "sampling/fixed_math.h"
 
 namespace deepinfer {
 namespace {

@@ -58,6 +58,11 @@ bool Sampler::counts_outputs() const {
   return params_.repetition_penalty != 1.0f || params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f;
 }
 
+bool Sampler::draws_from_raw_logits() const {
+  return params_.allowed_token_ids.empty() && params_.logit_bias.empty() && !counts_outputs() &&
+         (params_.stop_token_ids.empty() || generated_ >= params_.min_tokens);
+}
+
 void Sampler::add_prompt(std::span<const int32_t> ids) {
   if (params_.repetition_penalty == 1.0f) return;
   std::copy_if(ids.begin(), ids.end(), std::back_inserter(prompt_ids_),

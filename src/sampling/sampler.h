@@ -1,12 +1,12 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/gumbel_noise.h"
 #include "base/status.h"
 #include "deepinfer/logprobs.h"
 #include "deepinfer/sampling_params.h"
@@ -14,19 +14,8 @@
 namespace deepinfer {
 
 /// Word of the noise stream (spec/sampling §4.2). position: absolute index of the token being drawn.
-enum class NoiseStream : uint32_t { kTarget = 0, kDraft = 1, kAcceptance = 2, kResidual = 3, kSpare = 4 };
 uint32_t noise_word(uint64_t seed, int64_t position, int32_t token_id, NoiseStream stream = NoiseStream::kTarget,
                     uint32_t choice_index = 0);
-/// Counter and key of the four words that tokens token_id & ~3 ... token_id | 3 share.
-inline std::array<uint32_t, 4> noise_counter(int32_t token_id, int64_t position, NoiseStream stream, uint32_t choice_index) {
-  return {static_cast<uint32_t>(token_id) >> 2, static_cast<uint32_t>(position),
-          static_cast<uint32_t>(static_cast<uint64_t>(position) >> 32), static_cast<uint32_t>(stream) | choice_index << 8};
-}
-inline std::array<uint32_t, 2> noise_key(uint64_t seed) {
-  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-}
-/// -log(E), E = -log1p(-u): what is added to a logit before the argmax.
-float gumbel(uint32_t word);
 
 /// log-softmax of raw logits at `token`, and the `top` largest (ties by id). spec/sampling §2.4.
 TokenLogprob logprob_of(std::span<const float> logits, int32_t token);
@@ -40,6 +29,9 @@ class Sampler {
   Sampler(SamplingParams params, int64_t vocab_size);
 
   const SamplingParams& params() const { return params_; }
+  /// Whether steps 2 to 6 of spec/sampling §2.2 leave an unmasked row as it is: what is drawn follows from `params`, the position
+  /// and the logits, and from nothing that was drawn before. It stays so for the rest of an answer.
+  bool draws_from_raw_logits() const;
   /// Tell it the prompt (for the repetition penalty) and each token that was emitted.
   void add_prompt(std::span<const int32_t> ids);
   void add_output(int32_t id);

@@ -54,6 +54,8 @@ void write_tiers(std::string& out, const EngineStats& s, std::string_view label)
   w.one("deepinfer:kv_pulls_failed_total", "counter", "Prefixes of which some page did not come; it was computed.",
         t.pulls_failed);
   w.one("deepinfer:kv_pulls_late_total", "counter", "Prefixes that were given up for being slow.", t.pulls_late);
+  w.one("deepinfer:kv_pulls_refused_total", "counter", "Prefixes that were computed, as fetching them would have taken longer.",
+        s.pulls_refused);
   w.one("deepinfer:kv_pull_wait_seconds_total", "counter", "Time that steps waited for pages on their way.", s.pull_wait_seconds);
   w.one("deepinfer:kv_pages_promoted_total", "counter", "Pages that were kept in a faster tier, too, after they were read.",
         t.pages_promoted);

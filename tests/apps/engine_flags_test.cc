@@ -44,6 +44,11 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "2048",
                                  "--kv-cache-memory",
                                  "512MiB",
+                                 "--gpu-memory-utilization",
+                                 "0.75",
+                                 "--engram-memory",
+                                 "host",
+                                 "--no-cuda-graphs",
                                  "--no-enable-prefix-caching",
                                  "--cache-ttl-chat",
                                  "1.5",
@@ -59,6 +64,13 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "some/dir",
                                  "--kv-store-bytes",
                                  "3MiB",
+                                 "--kv-shared",
+                                 "shared/dir",
+                                 "--kv-shared-bytes",
+                                 "5GiB",
+                                 "--no-kv-cut-over",
+                                 "--kv-directory",
+                                 "redis://host",
                                  "--kv-secret-file",
                                  "secret",
                                  "--kv-ttl-chat",
@@ -96,6 +108,10 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.kv_tiers.host_bytes, int64_t{2} << 30);
   EXPECT_EQ(o.kv_tiers.store, "some/dir");
   EXPECT_EQ(o.kv_tiers.store_bytes, 3 << 20);
+  EXPECT_EQ(o.kv_tiers.shared, "shared/dir");
+  EXPECT_EQ(o.kv_tiers.shared_bytes, int64_t{5} << 30);
+  EXPECT_FALSE(o.kv_tiers.cut_over);
+  EXPECT_EQ(o.kv_tiers.directory, "redis://host");
   EXPECT_EQ(o.kv_tiers.secret_file, "secret");
   EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
   EXPECT_EQ(o.kv_tiers.ttl_agent, 11);
@@ -108,6 +124,9 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.speculation, SpeculationMode::kFixed);
   EXPECT_EQ(o.num_speculative_tokens, 4);
   EXPECT_FALSE(o.async_scheduling);
+  EXPECT_EQ(o.gpu_memory_utilization, 0.75);
+  EXPECT_EQ(o.engram_memory, "host");
+  EXPECT_FALSE(o.cuda_graphs);
   EXPECT_EQ(o.max_queued_requests, 12);
 }
 
@@ -119,6 +138,9 @@ TEST(EngineFlags, RangesNameTheFlag) {
                                                      {"--max-model-len", "0"},
                                                      {"--kv-cache-memory", "0"},
                                                      {"--kv-cache-memory", "4XB"},
+                                                     {"--gpu-memory-utilization", "0"},
+                                                     {"--gpu-memory-utilization", "1.1"},
+                                                     {"--engram-memory", "disk"},
                                                      {"--cache-ttl-chat", "-1"},
                                                      {"--cache-ttl-agent", "nan"},
                                                      {"--window-snapshot-ttl", "inf"},

@@ -79,7 +79,7 @@ TEST(Generate, AStoreKeepsThePrefixForTheNextProcess) {
   const Arguments prompt = {"-p", story, "-n", "12", "--seed", "7"};
   const Json cold = generate_json(prompt);
   EXPECT_FALSE(cold["usage"].contains("deepinfer"));
-  const Arguments with_store = prompt + Arguments{"--kv-store", testing::scratch_dir("store") + "/kv"};
+  const Arguments with_store = prompt + Arguments{"--kv-store", testing::scratch_dir("store") + "/kv", "--no-kv-cut-over"};
   const Json first = generate_json(with_store), second = generate_json(with_store);
   EXPECT_EQ(first["token_ids"], cold["token_ids"]);
   EXPECT_EQ(second["token_ids"], cold["token_ids"]);

@@ -1,6 +1,6 @@
 // Prefixes in a store, as clients of the built program on nano see them: a server that was killed finds them again, the clients of other
 // people take what usage says of it, and tenants find only their own.
-// node kv_tiers_client.mjs PATH/TO/deepinfer
+// node kv_tiers_client.mjs PATH/TO/deepinfer [PATH/TO/libslow_reads.so]
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
 import os from 'node:os';
@@ -19,7 +19,7 @@ const story = Array(80).fill('The fox carried the lamp through the quiet wood.')
 const off = { thinking: { type: 'disabled' } };
 const ask = (content, more = {}) => ({ model: 'nano', messages: [{ role: 'user', content }], max_tokens: 8, seed: 5, ...off, ...more });
 // Windows would make answers depend on more than pages; what is stored is to be fetched whatever the machine is busy with.
-const flags = ['--window-snapshot-memory', '0', '--kv-store', store];
+const flags = ['--window-snapshot-memory', '0', '--kv-store', store, '--no-kv-cut-over'];
 const start = (...more) => serve(program, ...flags, ...more);
 const chat = async (server, content, more = {}, headers = {}) => {
   const { status, body } = await post(server.url, '/v1/chat/completions', ask(content, more), headers);
@@ -103,6 +103,58 @@ await test('a key has its own prefixes, whatever its place in the list', async (
   assert.ok((await seen(after, 'key-a')).tokens.local > 0);
   await after.stop();
 });
+
+const shared = path.join(folder, 'shared');
+fs.mkdirSync(shared);
+await test('servers that share a folder find what each other computed, and what one was killed over', async () => {
+  const both = ['--window-snapshot-memory', '0', '--kv-shared', shared, '--no-kv-cut-over'];
+  const one = await serve(program, ...both);
+  const two = await serve(program, ...both);
+  const first = await chat(one, story);
+  assert.equal(first.cache.miss, 'not_stored');
+  for (let i = 0; i < 8; ++i) await chat(one, `Later ${i} ${story}`);
+  const count = (server, name) => metric(server.url, `deepinfer:${name}`, 'tier="shared"');
+  await eventually('it has been written', async () => (await count(one, 'kv_tier_pages_written_total')) >= cold.hit.usage.prompt_tokens_details.cached_tokens / 128);
+  const hit = await chat(two, story);
+  assert.equal(hit.text, cold.hit.text);
+  assert.ok(hit.cache.tokens.shared > 0);
+  // Writers that are killed while they write leave nothing that is wrong.
+  for (let round = 0; round < 3; ++round) {
+    const writer = await serve(program, ...both);
+    const prompts = Array.from({ length: 6 }, (_, i) => chat(writer, `${i % 2} ${round} ${story}`).catch(() => null));
+    await new Promise((resolve) => setTimeout(resolve, 150 + 200 * round));
+    await writer.stop('SIGKILL');
+    await Promise.all(prompts);
+  }
+  const plain = await serve(program, '--window-snapshot-memory', '0', '--no-enable-prefix-caching');
+  for (let round = 0; round < 3; ++round) {
+    const got = await chat(two, `0 ${round} ${story}`, { replay: 'exact' });
+    assert.equal(got.text, (await chat(plain, `0 ${round} ${story}`, { replay: 'exact' })).text);
+  }
+  for (const server of [one, two, plain]) await server.stop();
+});
+
+if (process.argv[3] !== undefined)
+  await test('a store that has become slow is not waited for, and is used again when it is fast', async () => {
+    const slow = (milliseconds) => fs.writeFileSync(`${shared}.slow`, String(milliseconds));
+    Object.assign(process.env, { LD_PRELOAD: process.argv[3], DEEPINFER_SLOW_DIR: shared });
+    const server = await serve(program, '--window-snapshot-memory', '0', '--kv-shared', shared);
+    delete process.env.LD_PRELOAD;
+    slow(2000);
+    const start = Date.now();
+    const missed = await chat(server, story);
+    assert.equal(missed.text, cold.text, 'as if nothing were stored');
+    assert.equal(missed.cache.miss, 'slow');
+    console.log(`     ${Date.now() - start} ms beside a store that takes 2000 ms a read`);
+    fs.rmSync(`${shared}.slow`);
+    let found = 0;
+    for (let i = 0; i < 8 && found === 0; ++i) {
+      await new Promise((resolve) => setTimeout(resolve, 700));
+      found = (await chat(server, `Later ${i} ${story}`)).cache.tokens.shared ?? 0;
+    }
+    assert.ok(found > 0);
+    await server.stop();
+  });
 
 await test('a folder that is no store, or another server’s, is refused with its name', async () => {
   const server = await start();

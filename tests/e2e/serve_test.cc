@@ -43,6 +43,7 @@ TEST(Serve, StartsAndEndsOnSignals) {
       EXPECT_EQ(run.code, 0) << run.err;
       for (const char* item : {"model ", "kernels ", "cache ", "keys ", "listening on http://127.0.0.1:"})
         EXPECT_NE(run.out.find(item), std::string::npos) << run.out;
+      if (engine.empty()) EXPECT_NE(run.out.find("sparse_attention: "), std::string::npos) << run.out;
       EXPECT_NE(run.err.find("drained"), std::string::npos) << run.err;
     }
   }

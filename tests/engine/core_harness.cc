@@ -2,20 +2,61 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 
+#include "ops/cuda/cuda_device.h"
+#include "testing/guarded_backend.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 #include "testing/random.h"
 
 namespace deepinfer::testing {
+namespace {
+
+constexpr int64_t kPromptLogprobRows = 64;
+
+std::string test_backend() {
+  const char* set = std::getenv("DEEPINFER_TEST_BACKEND");
+  return set != nullptr ? set : "cpu";
+}
+
+/// Skips every test of a program whose backend is absent.
+class BackendThere : public ::testing::Environment {
+  void SetUp() override {
+    if (const std::string why = why_absent(test_backend()); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+const ::testing::Environment* const kBackendThere = ::testing::AddGlobalTestEnvironment(new BackendThere);
+
+/// Pages in the backend's memory.
+PagePool::Arena page_arena(DeviceMemory& memory) {
+  if (memory.is_host()) return {};
+  return {[&memory](int64_t bytes) { return memory.allocate(bytes); }, [&memory](void* data) { memory.free(data); }};
+}
+
+}  // namespace
 
 LoadedModel& nano_model(int threads) {
   static std::map<int, LoadedModel> models;
   const auto found = models.find(threads);
   if (found != models.end()) return found->second;
-  auto loaded = load_model(nano_dir(), "cpu", threads);
+  const std::string name = test_backend();
+  auto loaded = load_model(nano_dir(), name == "guarded" ? "cpu" : name, threads);
   if (!loaded) throw std::runtime_error(loaded.error().message());
+  if (name == "guarded") {
+    loaded->model.reset();
+    loaded->backend = make_guarded_backend(std::move(loaded->backend));
+    auto model = Model::Create(loaded->checkpoint, make_engram_token_map(*loaded->tokenizer).map, loaded->backend.get());
+    if (!model) throw std::runtime_error(model.error().message());
+    loaded->model = *std::move(model);
+  }
   return models.emplace(threads, *std::move(loaded)).first->second;
+}
+
+int64_t device_allocations() {
+  const std::string backend = test_backend();
+  return backend == "guarded" ? guarded_allocations() : backend == "cuda" ? cuda_allocations() : -1;
 }
 
 FormResult nano_form(const StructuredOutput& output) {
@@ -34,15 +75,23 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   const int64_t page_bytes = nano.model->page_layout().page_bytes;
   KvCacheOptions cache_options;
   cache_options.enable_prefix_caching = setup.caching;
-  auto pool = PagePool::Create(page_bytes, (page_bytes + 63) / 64 * 64 * setup.pages);
+  auto pool = PagePool::Create(page_bytes, (page_bytes + 63) / 64 * 64 * setup.pages, page_arena(nano.backend->memory()));
   if (!pool) throw std::runtime_error(pool.error().message());
   auto cache = KvCache::Create(*std::move(pool), cache_options);
   if (!cache) throw std::runtime_error(cache.error().message());
   cache_ = *std::move(cache);
   const int64_t drafts = setup.drafts < 0 ? config.dspark_block_size : setup.drafts;
   if (executor == nullptr) {
-    auto device = std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
-                                                  DraftPolicy::Options{.mode = setup.speculation, .most = drafts});
+    std::vector<std::unique_ptr<SequenceState>> states;
+    if (!nano.backend->memory().is_host()) {  // as the engine does
+      for (int64_t i = 0; i < setup.max_num_seqs; ++i) states.push_back(nano.model->new_borrowing_sequence());
+      const int64_t draft_rows = setup.speculation == SpeculationMode::kOff ? 0 : setup.max_num_seqs * drafts;
+      nano.model->reserve(states, setup.max_num_batched_tokens + draft_rows, config.max_position_embeddings,
+                          setup.max_num_seqs + draft_rows + kPromptLogprobRows, draft_rows > 0 ? drafts : 0);
+    }
+    auto device =
+        std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
+                                        DraftPolicy::Options{.mode = setup.speculation, .most = drafts}, std::move(states));
     device->replace_drafts(setup.replace_drafts);
     executor_ = std::move(device);
   }
@@ -56,9 +105,10 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   options.decoder_keep = setup.keep > 0 ? setup.keep : config.sliding_window + 2 * (config.dspark_block_size + 1);
   options.async = setup.async;
   options.snapshots = setup.caching && setup.snapshot_bytes > 0;
-  options.prompt_logprob_rows = 64;
+  options.prompt_logprob_rows = kPromptLogprobRows;
   options.fingerprint = "nano";
   options.step_at_once = setup.tiers != nullptr;
+  options.cut_over = setup.cut_over;
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),
                                        nano.tokenizer, PrefixHasher(std::array<uint8_t, 32>{1, 2, 3}));
   if (setup.tiers != nullptr) {

@@ -14,8 +14,12 @@
 
 namespace deepinfer::testing {
 
-/// The nano model with `threads` threads, loaded once for each number of threads.
+/// The nano model with `threads` threads, loaded once for each number of threads; on the backend that DEEPINFER_TEST_BACKEND
+/// names (testing/named_backend.h), the CPU's without.
 LoadedModel& nano_model(int threads = 2);
+
+/// Allocations of device memory so far; -1 where the backend's memory is the host's.
+int64_t device_allocations();
 
 /// A form for nano's vocabulary; compiled ones are kept.
 FormResult nano_form(const StructuredOutput& output);
@@ -35,6 +39,7 @@ struct CoreSetup {
   int64_t drafts = -1;  ///< most of a step; -1: the checkpoint's block
   ModelExecutor::ReplaceDrafts replace_drafts;
   KvTiers* tiers = nullptr;  ///< calls back from `match` itself
+  bool cut_over = false;     ///< pulls only what is worth it
 };
 
 /// What came of one choice.

@@ -76,9 +76,11 @@ TEST(CoreTiers, TheDeviceHasTheFirstPagesAndATierTheNext) {
   h.submit(request);
   h.run();
   request = prompt_of(700);
+  tiers.touched = 0;
   const RequestId id = h.submit(request);
   h.run();
   expect_cold(h, id, request, "mixture");
+  EXPECT_EQ(tiers.touched, 2) << "what the device had was used, too; a pull touches the rest";
   EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 640);
   EXPECT_EQ(h.answers(id)[0].usage.tiers.tokens(), 384);
 }
@@ -130,6 +132,60 @@ TEST(CoreTiers, CancelledOrPreemptedWhilePulling) {
       if (preempt) expect_cold(h, id, request, fmt::format("preempted after {}", at));
     }
   }
+}
+
+TEST(CoreTiers, WhatComputingIsFasterForIsComputed) {
+  MemoryTiers tiers(nano_shape());
+  const Request request = prompt_of(1000), other = prompt_of(300, 7);
+  fill(tiers, request);
+  CoreSetup setup;
+  setup.tiers = &tiers;
+  setup.cut_over = true;
+  CoreHarness h(setup);
+  h.submit(other);  // from now on it is known what computing takes
+  h.run();
+  tiers.estimate = 1e9;
+  RequestId id = h.submit(request);
+  h.run();
+  expect_cold(h, id, request, "refused");
+  EXPECT_EQ(h.answers(id)[0].usage.tiers.miss, "slow");
+  EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 0);
+  EXPECT_EQ(h.core().stats().pulls_refused, 1);
+  EXPECT_EQ(h.core().stats().pulls, 0);
+  EXPECT_EQ(tiers.probed, 7);
+  // The same with a tier that is fast.
+  tiers.estimate = 1e-9;
+  h.cache().clear();
+  h.windows().clear();
+  id = h.submit(request);
+  h.run();
+  expect_cold(h, id, request, "pulled");
+  EXPECT_EQ(h.answers(id)[0].usage.cached_tokens, 7 * 128);
+  EXPECT_EQ(h.core().stats().pulls, 1);
+  EXPECT_EQ(h.core().stats().pulls_refused, 1);
+}
+
+// An exact replay that begins at the first token computes everything: pages of a tier would save nothing.
+TEST(CoreTiers, PagesThatSaveNothingAreNotPulled) {
+  MemoryTiers tiers(nano_shape());
+  const Request request = prompt_of(200);
+  fill(tiers, request);
+  ASSERT_GE(ReplayGeometry::Of(nano_model().config()).exact_distance, 128);
+  CoreSetup setup;
+  setup.tiers = &tiers;
+  setup.cut_over = true;
+  CoreHarness h(setup);
+  const RequestId id = h.submit(request);
+  h.run();
+  expect_cold(h, id, request, "exact");
+  EXPECT_EQ(h.core().stats().pulls_refused, 1);
+  Request bounded = request;
+  bounded.replay = ReplayMode::kBounded;
+  h.cache().clear();
+  h.windows().clear();
+  h.submit(bounded);
+  h.run();
+  EXPECT_EQ(h.core().stats().pulls, 1) << "a bounded one replays a window";
 }
 
 }  // namespace

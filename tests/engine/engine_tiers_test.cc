@@ -63,6 +63,7 @@ class EngineTiers : public ::testing::Test {
     o.kv_cache_memory = int64_t{64} << 20;
     o.replay = replay;
     o.window_snapshot_memory = 0;  // or a hit would not only depend on pages
+    o.kv_tiers.cut_over = false;   // what is stored comes from there, however fast the machine is
     return o;
   }
   EngineOptions with_store(ReplayMode replay = ReplayMode::kExact) const {
@@ -146,9 +147,12 @@ TEST_F(EngineTiers, ARestartedEngineFindsItsPrefixes) {
   EXPECT_EQ(got.usage.cached_tokens, 5 * kPage);
   EXPECT_EQ(got.from("local"), 5 * kPage);
   EXPECT_EQ(got.usage.tiers.miss, "not_stored") << "the longer one's last pages";
+  const int64_t touched = engine->stats().tiers.tiers[1].pages_touched;
   got = run(*engine, request);
   EXPECT_EQ(got.tokens, cold.tokens);
   EXPECT_EQ(got.usage.tiers.tokens(), 0) << "the device has it";
+  engine->shutdown();
+  EXPECT_EQ(engine->stats().tiers.tiers[1].pages_touched, touched + 5) << "and it has been used: it stays stored";
 }
 
 // Bounded results depend on where the prefix was hit, and on nothing else.
@@ -176,12 +180,11 @@ TEST_F(EngineTiers, InBoundedModeAHitIsAHitWhereverItComesFrom) {
   EXPECT_EQ(again.usage.tiers.miss, "inexact");
 }
 
-TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
-  const std::string other = directory_ + "/other";
+/// Nano with another bit in one of its weights.
+std::string make_other_model(const std::string& other) {
   std::filesystem::copy(nano_dir(), other);
   for (const auto& file : std::filesystem::directory_iterator(other)) {
     if (file.path().extension() != ".safetensors") continue;
-    // The least bit of one weight.
     std::fstream bytes(file.path(), std::ios::in | std::ios::out | std::ios::binary);
     bytes.seekg(-4, std::ios::end);
     const auto at = bytes.tellg();
@@ -190,6 +193,11 @@ TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
     bytes.put(static_cast<char>(byte ^ 1));
     break;
   }
+  return other;
+}
+
+TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
+  const std::string other = make_other_model(directory_ + "/other");
   const Request request = prompt_of(700);
   { run(*make(with_store()), request); }
   EngineOptions o = with_store();
@@ -226,6 +234,71 @@ TEST_F(EngineTiers, TenantsAndSecretsKeepApart) {
   EngineOptions o = with_store();
   o.kv_tiers.secret_file = secret;
   EXPECT_EQ(run(*make(o), mine).usage.tiers.miss, "not_stored");
+}
+
+// All of them open at once, as on several machines.
+TEST_F(EngineTiers, EnginesShareAFolderAndModelsDoNotMix) {
+  const std::string other = make_other_model(directory_ + "/other");
+  std::filesystem::create_directory(directory_ + "/shared");
+  EngineOptions o = options();
+  o.kv_tiers.shared = directory_ + "/shared";
+  EngineOptions of_other = o;
+  of_other.model = other;
+  const auto one = make(o), two = make(o), third = make(of_other);
+  const Request request = prompt_of(700);
+  EngineOptions alone = options();
+  const Whole cold = run(*make(alone), request);
+  alone.model = other;
+  const Whole cold_other = run(*make(alone), request);
+  EXPECT_EQ(run(*one, request).tokens, cold.tokens);
+  settle(*one);
+  Whole got = run(*third, request);
+  EXPECT_EQ(got.tokens, cold_other.tokens);
+  EXPECT_EQ(got.usage.tiers.miss, "not_stored");
+  settle(*third);
+  got = run(*two, request);
+  EXPECT_EQ(got.tokens, cold.tokens);
+  EXPECT_EQ(got.from("shared"), 5 * kPage);
+  for (Engine* engine : {one.get(), two.get(), third.get()}) engine->reset_prefix_cache();
+  EXPECT_EQ(run(*one, request).from("shared"), 5 * kPage);
+  got = run(*third, request);
+  EXPECT_EQ(got.from("shared"), 5 * kPage);
+  EXPECT_EQ(got.tokens, cold_other.tokens);
+}
+
+// What is read from a store is in memory for the next request.
+TEST_F(EngineTiers, PagesGoUpIntoMemory) {
+  const Request request = prompt_of(700);
+  { run(*make(with_store()), request); }
+  EngineOptions o = with_store();
+  o.kv_tiers.host_bytes = int64_t{64} << 20;
+  const auto engine = make(o);
+  EXPECT_EQ(run(*engine, request).from("local"), 5 * kPage);
+  engine->reset_prefix_cache();
+  const Whole got = run(*engine, request);
+  EXPECT_EQ(got.from("host"), 5 * kPage);
+  EXPECT_EQ(got.from("local"), 0);
+  EXPECT_EQ(engine->stats().tiers.pages_promoted, 5);
+}
+
+// Whether a hit is worth it is decided by the clock: here only that the decision changes no answer, and is counted.
+TEST_F(EngineTiers, CuttingOverChangesNoAnswer) {
+  EngineOptions o = options();
+  o.kv_tiers.host_bytes = int64_t{64} << 20;
+  o.kv_tiers.cut_over = true;
+  const auto engine = make(o), alone = make(options());
+  for (int round = 0; round < 3; ++round) {
+    for (const int64_t tokens : {140, 700, 1500}) {
+      const Request request = prompt_of(tokens);
+      EXPECT_EQ(run(*engine, request).tokens, run(*alone, request).tokens) << tokens;
+    }
+    settle(*engine);
+    engine->reset_prefix_cache();
+  }
+  engine->shutdown();
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.pulls, stats.tiers.pulls);
+  EXPECT_GT(stats.pulls + stats.pulls_refused, 0);
 }
 
 TEST_F(EngineTiers, ClassesThatAreNotKeptAreNotWritten) {

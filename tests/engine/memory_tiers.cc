@@ -100,8 +100,10 @@ void MemoryTiers::match(std::vector<PrefixKey> keys, bool exact_only, std::funct
   done(std::move(match));
 }
 
-std::unique_ptr<KvPull> MemoryTiers::pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) {
+std::unique_ptr<KvPull> MemoryTiers::pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
+                                          const KvPullTerms& terms) {
   (void)match;
+  (void)terms;
   std::vector<Page> from;
   for (const PrefixKey& key : keys) from.push_back(pages_.at({key.high, key.low}));
   return std::make_unique<Pull>(*this, std::move(from), std::move(pages));

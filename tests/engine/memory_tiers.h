@@ -20,7 +20,11 @@ class MemoryTiers final : public KvTiers {
   std::vector<std::string_view> tier_names() const override { return {"host"}; }
   const KvPageShape& shape() const override { return shape_; }
   void match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) override;
-  std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) override;
+  std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
+                               const KvPullTerms& terms) override;
+  double pull_seconds(const KvTierMatch&) const override { return estimate; }
+  void probe(const KvTierMatch&, std::span<const PrefixKey> keys) override { probed += static_cast<int64_t>(keys.size()); }
+  void touch(std::span<const PrefixKey> keys, CacheClass) override { touched += static_cast<int64_t>(keys.size()); }
   void write_back(const KvStoreWrite& page) override;
   void flush() override {}
 
@@ -28,6 +32,8 @@ class MemoryTiers final : public KvTiers {
 
   int64_t failing_group = -1, failing_page = -1;
   double seconds_per_group = 0;
+  double estimate = 0;              ///< what pull_seconds says
+  int64_t probed = 0, touched = 0;  ///< pages
 
  private:
   class Pull;

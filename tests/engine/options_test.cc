@@ -75,6 +75,11 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   EXPECT_TRUE(options.validate().message().starts_with("enable_prefix_caching is false, kv_tiers need it"))
       << options.validate().message();
   options = good();
+  options.kv_tiers.directory = "redis://host";
+  EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.directory is set")) << options.validate().message();
+  options.kv_tiers.shared = "folder";
+  EXPECT_TRUE(options.validate().ok()) << options.validate().message();
+  options = good();
   options.kv_tiers.host_bytes = 1 << 20;
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
@@ -98,6 +103,7 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"max_num_batched_tokens is 255, must be at least max_num_seqs, 256", [](auto& o) { o.max_num_batched_tokens = 255; }},
       {"kv_tiers.host_bytes is -1, must be from 0", [](auto& o) { o.kv_tiers.host_bytes = -1; }},
       {"kv_tiers.store_bytes is 1048575, must be from 1048576", [](auto& o) { o.kv_tiers.store_bytes = (1 << 20) - 1; }},
+      {"kv_tiers.shared_bytes is -1, must be from 0", [](auto& o) { o.kv_tiers.shared_bytes = -1; }},
       {"kv_tiers.ttl_chat is -1, must be from 0 to 315360000", [](auto& o) { o.kv_tiers.ttl_chat = -1; }},
       {"kv_tiers.ttl_agent is nan", [](auto& o) { o.kv_tiers.ttl_agent = kNan; }},
       {"kv_tiers.ttl_pinned is inf", [](auto& o) { o.kv_tiers.ttl_pinned = kInf; }},
@@ -105,6 +111,8 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"kv_tiers.pull_limit is 4000, must be from 0.0001 to 3600", [](auto& o) { o.kv_tiers.pull_limit = 4000; }},
       {"max_model_len is -1", [](auto& o) { o.max_model_len = -1; }},
       {"max_model_len is 9223372036854775807", [](auto& o) { o.max_model_len = kHuge; }},
+      {"gpu_memory_utilization is 0,", [](auto& o) { o.gpu_memory_utilization = 0; }},
+      {"gpu_memory_utilization is 1.5", [](auto& o) { o.gpu_memory_utilization = 1.5; }},
       {"kv_cache_memory is -1", [](auto& o) { o.kv_cache_memory = -1; }},
       {"kv_cache_memory is 9223372036854775807", [](auto& o) { o.kv_cache_memory = kHuge; }},
       {"cache_ttl_chat is nan", [](auto& o) { o.cache_ttl_chat = kNan; }},

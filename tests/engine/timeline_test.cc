@@ -173,6 +173,7 @@ TEST(Timeline, TiersHaveTheirPhasesAndSpans) {
   options.max_num_batched_tokens = 128;
   options.kv_cache_memory = int64_t{64} << 20;
   options.kv_tiers.host_bytes = int64_t{64} << 20;
+  options.kv_tiers.cut_over = false;
   options.trace = trace;
   auto made = Engine::Create(options);
   ASSERT_TRUE(made.has_value()) << made.error().message();

@@ -74,5 +74,27 @@ TEST_P(Operator, RowsAndThreadsDoNotMatter) {
 INSTANTIATE_TEST_SUITE_P(All, Operator, ::testing::Range<size_t>(0, cases().size()),
                          [](const auto& param) { return cases()[param.param].name; });
 
+// Nobody is to wonder which kernel runs, and one that was asked for is there or is an error (CASES 24).
+TEST(Kernels, AreNamed) {
+  for (const OwnedBackend& b : testing::all_backends(1)) {
+    ASSERT_FALSE(b.backend->kernels().empty()) << b.name;
+    for (const KernelChoice& k : b.backend->kernels()) EXPECT_TRUE(!k.operators.empty() && !k.kernel.empty()) << b.name;
+  }
+}
+
+TEST(Kernels, WhatIsWantedMustBeThere) {
+  const auto check = [](const char* wanted) {
+    ::setenv("DEEPINFER_CPU_KERNELS", wanted, 1);
+    const Status status = cpu::check_kernels_wanted();
+    ::unsetenv("DEEPINFER_CPU_KERNELS");
+    return status;
+  };
+  EXPECT_TRUE(check("portable").ok());
+  EXPECT_EQ(check("avx512-bf16").ok(), cpu::avx512_bf16_kernels() != nullptr);
+  const Status unknown = check("avx999");
+  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(unknown.message().find("avx999"), std::string_view::npos);
+}
+
 }  // namespace
 }  // namespace deepinfer

@@ -135,11 +135,11 @@ OpCase pack_case(int64_t dim) {
                 PagedBuffer cache(kFirst + begin + count, 8, row_bytes, offset);
                 std::vector<uint8_t*> to;
                 for (int64_t r = 0; r < count; ++r) to.push_back(cache.rows.row(kFirst + begin + r));
-                std::vector<bf16> v(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
+                std::vector<bf16> rows(x.begin() + begin * dim, x.begin() + (begin + count) * dim);
                 // A row that is left out comes between others.
                 to.insert(to.begin() + count / 2, nullptr);
-                v.insert(v.begin() + count / 2 * dim, static_cast<size_t>(dim), to_bf16(1.0f));
-                pack(v.data(), to);
+                rows.insert(rows.begin() + count / 2 * dim, static_cast<size_t>(dim), to_bf16(1.0f));
+                pack(rows.data(), to);
                 std::vector<uint8_t> got;
                 for (int64_t r = 0; r < count; ++r)
                   got.insert(got.end(), cache.rows.row(kFirst + begin + r), cache.rows.row(kFirst + begin + r) + row_bytes);

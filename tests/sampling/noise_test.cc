@@ -3,8 +3,8 @@
 #include <cmath>
 #include <random>
 
+#include "base/fixed_math.h"
 #include "base/philox.h"
-#include "sampling/fixed_math.h"
 #include "sampling/sampler.h"
 
 namespace deepinfer {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "sampling/sampler.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -20,7 +22,7 @@ namespace {
 class Arena {
  public:
   static Arena& get() {
-    static Arena arena;
+    static Arena& arena = *new Arena;  // never destroyed: models that tests keep to the end lie in it
     return arena;
   }
 
@@ -35,6 +37,7 @@ class Arena {
     const std::lock_guard lock(mutex_);
     const size_t size = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
     if (size == 0) return nullptr;
+    ++allocations;
     std::vector<uint8_t*>& old = free_[size];
     uint8_t* data = nullptr;
     if (!old.empty()) {
@@ -57,6 +60,7 @@ class Arena {
     free_[known->second].push_back(known->first);
     sizes_.erase(known);
   }
+  std::atomic<int64_t> allocations = 0;
 
  private:
   static constexpr size_t kRange = size_t{64} << 30;
@@ -91,7 +95,6 @@ class GuardedMemory final : public DeviceMemory {
   bool is_host() const override { return false; }
   void* allocate(int64_t bytes) override {
     DI_CHECK(!replaying, "an allocation of {} bytes among calls to replay", bytes);
-    ++allocations;
     return Arena::get().allocate(bytes);
   }
   void free(void* data) override { Arena::get().free(data); }
@@ -124,7 +127,6 @@ class GuardedMemory final : public DeviceMemory {
     if (replaying) sizes_asked.push_back(size);
     return !describing;
   }
-  int64_t allocations = 0;
   bool replaying = false;
   bool describing = false;
   std::vector<int64_t> sizes_asked;
@@ -135,6 +137,7 @@ class GuardedBackend final : public Backend {
   explicit GuardedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }
   bool replays() const override { return true; }
@@ -148,6 +151,12 @@ class GuardedBackend final : public Backend {
     calls();
     memory_.replaying = false;
     DI_CHECK(memory_.sizes_asked == described, "the calls to replay differ from one time to the next");
+  }
+
+  void rehearse(FunctionRef<void()> calls) override {
+    memory_.replaying = memory_.describing = true;
+    calls();
+    memory_.replaying = memory_.describing = false;
   }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
@@ -261,6 +270,22 @@ class GuardedBackend final : public Backend {
     if (asked(args.previous.size())) inner_->draft_confidence(copy);
   }
 
+  bool draws() const override { return true; }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override {
+    if (!asked(rows.size())) return;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const DrawRow& r = rows[i];
+      SamplingParams params;
+      params.temperature = r.greedy ? 0.0f : r.temperature;
+      params.min_p = r.min_p, params.top_k = r.top_k, params.top_p = r.top_p;
+      params.seed = r.seed, params.choice_index = r.choice_index;
+      const float* row = at(logits) + r.row * vocab;
+      std::vector<float> copy(row, row + vocab);
+      // Now and then the host has to.
+      at(tokens)[i] = ++draws_ % 7 == 0 ? kUndrawnToken : Sampler(params, vocab).sample(copy, r.position);
+    }
+  }
+
  private:
   template <typename Count>
   bool asked(Count count) {
@@ -290,6 +315,7 @@ class GuardedBackend final : public Backend {
 
   const std::unique_ptr<Backend> inner_;
   GuardedMemory memory_;
+  int64_t draws_ = 0;
 };
 
 }  // namespace
@@ -297,5 +323,7 @@ class GuardedBackend final : public Backend {
 std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner) {
   return std::make_unique<GuardedBackend>(std::move(inner));
 }
+
+int64_t guarded_allocations() { return Arena::get().allocations; }
 
 }  // namespace deepinfer::testing

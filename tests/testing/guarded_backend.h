@@ -12,4 +12,7 @@ namespace deepinfer::testing {
 /// `calls` are made once with nothing done and once for real, and must ask for the same both times.
 std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner);
 
+/// Allocations of all guarded memory since the program began.
+int64_t guarded_allocations();
+
 }  // namespace deepinfer::testing

@@ -29,12 +29,19 @@ double distribution(IntervalFamily family, const std::vector<double>& p, double 
   return 0;
 }
 
+/// Of a lognormal: one that is wider says "some time within many decades", and its tail would be made up.
+constexpr double kMostSigma = 3;
+
 /// The search runs over all real numbers: probabilities through the logistic function, everything else through exp.
 IntervalFit unpack(IntervalFamily family, const std::vector<double>& x) {
   IntervalFit fit{.family = family, .revisited = logistic(x[0]), .parameters = {}};
   for (size_t i = 1; i < x.size(); ++i) {
     const bool probability = family == IntervalFamily::kTwoLogNormals && i == 1;
     fit.parameters.push_back(probability ? logistic(x[i]) : std::exp(std::clamp(x[i], -40.0, 40.0)));
+  }
+  const auto names = parameter_names(family);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].ends_with("sigma")) fit.parameters[i] = std::min(fit.parameters[i], kMostSigma);
   }
   return fit;
 }

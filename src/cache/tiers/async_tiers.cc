@@ -10,7 +10,8 @@ namespace {
 
 class AsyncTiers : public KvTiers {
  public:
-  explicit AsyncTiers(const std::shared_ptr<TiersCore>& core) : core_(core), writer_(core), reader_(core), lookup_(core) {}
+  explicit AsyncTiers(const std::shared_ptr<TiersCore>& core)
+      : core_(core), writer_(std::make_shared<TierWriter>(core)), reader_(core, writer_), lookup_(core) {}
   ~AsyncTiers() override { core_->stop.request_stop(); }
 
   std::vector<std::string_view> tier_names() const override {
@@ -22,11 +23,15 @@ class AsyncTiers : public KvTiers {
   void match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) override {
     lookup_.start(std::move(keys), exact_only, std::move(done));
   }
-  std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) override {
-    return reader_.start(match, std::move(keys), std::move(pages));
+  std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
+                               const KvPullTerms& terms) override {
+    return reader_.start(match, std::move(keys), std::move(pages), terms);
   }
-  void write_back(const KvStoreWrite& page) override { writer_.push(page); }
-  void flush() override { writer_.flush(); }
+  double pull_seconds(const KvTierMatch& match) const override { return reader_.estimate(match); }
+  void probe(const KvTierMatch& match, std::span<const PrefixKey> keys) override { reader_.probe(match, keys); }
+  void write_back(const KvStoreWrite& page) override { writer_->push(page); }
+  void touch(std::span<const PrefixKey> keys, CacheClass cache_class) override { writer_->touch_all(keys, cache_class); }
+  void flush() override { writer_->flush(); }
   KvTiersStats stats() const override {
     KvTiersStats stats;
     {
@@ -35,19 +40,20 @@ class AsyncTiers : public KvTiers {
     }
     for (const auto& tier : core_->tiers) {
       const std::lock_guard lock(tier->mutex);
+      const bool available = tier->usable(core_->options.write_seconds);
       stats.tiers.push_back(tier->stats);
       stats.tiers.back().name = tier->store->tier();
       stats.tiers.back().pages = tier->store->pages();
-      stats.tiers.back().available = steady_seconds() >= tier->aside_until;
+      stats.tiers.back().available = available;
     }
-    stats.pages_queued = writer_.queued_pages();
+    stats.pages_queued = writer_->queued_pages();
     return stats;
   }
 
  private:
   std::shared_ptr<TiersCore> core_;
   // Lookups end first: whoever waits for one must hear of it before the other threads are waited for.
-  TierWriter writer_;
+  std::shared_ptr<TierWriter> writer_;
   TierReader reader_;
   TierLookup lookup_;
 };
@@ -60,9 +66,8 @@ Status AsyncTiersOptions::validate() const {
     return Status::OutOfRange("match_seconds: {}, must be above 0, at most 60", match_seconds);
   if (!(pull_seconds > 0 && pull_seconds <= 3600))
     return Status::OutOfRange("pull_seconds: {}, must be above 0, at most 3600", pull_seconds);
-  if (!(prefill_seconds_per_token >= 0))
-    return Status::OutOfRange("prefill_seconds_per_token: {}, must be at least 0", prefill_seconds_per_token);
-  if (page_positions < 1) return Status::OutOfRange("page_positions: {}, must be at least 1", page_positions);
+  if (!(write_seconds > 0 && write_seconds <= 3600))
+    return Status::OutOfRange("write_seconds: {}, must be above 0, at most 3600", write_seconds);
   if (read_threads < 1 || read_threads > 256) return Status::OutOfRange("read_threads: {}, must be from 1 to 256", read_threads);
   if (write_queue_bytes < 0) return Status::OutOfRange("write_queue_bytes: {}, must be at least 0", write_queue_bytes);
   if (!(write_bytes_per_second > 0))

@@ -120,7 +120,7 @@ void TierLookup::ask(const std::shared_ptr<Shared>& shared, const std::shared_pt
   {
     const std::lock_guard lock(request->mutex);
     if (request->finished) return;
-    for (; tier < core.tiers.size() && !core.tiers[tier]->available(); ++tier) request->match.reason = KvStoreMiss::kUnavailable;
+    for (; tier < core.tiers.size() && !core.available(tier); ++tier) request->match.reason = KvStoreMiss::kUnavailable;
     const bool complete = request->match.pages == static_cast<int64_t>(request->keys.size());
     over = complete || tier == core.tiers.size();
     if (!complete) reason = request->match.reason;

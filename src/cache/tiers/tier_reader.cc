@@ -1,86 +1,16 @@
 #include "cache/tiers/tier_reader.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
+#include <utility>
+
+#include "cache/tiers/pull_state.h"
 
 namespace deepinfer {
 namespace {
 
-/// What the pull and the threads that read for it share.
-struct PullState {
-  std::shared_ptr<TiersCore> core;
-  KvTierMatch match;
-  std::vector<PrefixKey> keys;
-  std::vector<uint8_t*> pages;
-  double deadline = 0;
-  std::stop_source stop;
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<int64_t> left;     ///< [groups] pages yet to come
-  std::vector<int64_t> arrived;  ///< [pages] groups that came
-  std::vector<size_t> tier_of;   ///< [pages]
-  int64_t jobs = 0;              ///< not over yet
-  int64_t copying = 0;           ///< threads that write to `pages` now
-  bool failed = false;           ///< something won't come
-  bool over = false;
-  bool finished = false;
-  int64_t first_missing = 0;
-  KvPull::Result result;
-
-  // With the lock held:
-  /// The pull ends here, whatever threads still do; they won't write to the pages any more.
-  void finish(std::unique_lock<std::mutex>& lock);
-  void fail(int64_t page, KvStoreMiss miss);
-  /// Its time is over.
-  void expire(std::unique_lock<std::mutex>& lock);
-};
-
-void PullState::finish(std::unique_lock<std::mutex>& lock) {
-  if (over) return;
-  over = true;
-  changed.wait(lock, [this] { return copying == 0; });
-  result.end = steady_seconds();
-  const auto groups = static_cast<int64_t>(left.size());
-  while (result.good_pages < match.pages && arrived[static_cast<size_t>(result.good_pages)] == groups) ++result.good_pages;
-  if (result.good_pages == match.pages) result.miss = KvStoreMiss::kNone;
-  for (int64_t page = 0; page < result.good_pages; ++page) {
-    const size_t tier = tier_of[static_cast<size_t>(page)];
-    ++result.pages_by_tier[tier];
-    result.bytes_by_tier[tier] += core->shape.page_bytes();
-  }
-  finished = true;
-  const std::lock_guard counting(core->mutex);
-  if (result.good_pages < match.pages) ++core->stats.pulls_failed;
-  changed.notify_all();
-}
-
-void PullState::fail(int64_t page, KvStoreMiss miss) {
-  if (!failed || page < first_missing) {
-    first_missing = page;
-    result.miss = miss;
-  }
-  failed = true;
-  changed.notify_all();
-}
-
-void PullState::expire(std::unique_lock<std::mutex>& lock) {
-  if (over) return;
-  for (size_t page = 0; page < arrived.size(); ++page) {
-    if (arrived[page] < static_cast<int64_t>(left.size())) {
-      core->tiers[tier_of[page]]->missed_limit();
-      fail(static_cast<int64_t>(page), KvStoreMiss::kSlow);
-      break;
-    }
-  }
-  stop.request_stop();
-  {
-    const std::lock_guard counting(core->mutex);
-    ++core->stats.pulls_late;
-  }
-  finish(lock);
-}
+constexpr int64_t kProbePages = 16;
+constexpr double kProbeInterval = 1;
 
 class Pull : public KvPull {
  public:
@@ -91,12 +21,14 @@ class Pull : public KvPull {
     PullState& s = *state_;
     std::unique_lock lock(s.mutex);
     const auto ready = [&] { return s.failed || s.finished || s.left[static_cast<size_t>(group)] == 0; };
-    if (!s.changed.wait_until(lock, steady_point(s.deadline), ready)) s.expire(lock);
+    while (!ready()) {
+      if (!s.changed.wait_until(lock, steady_point(s.next_check()), ready)) s.check_time(lock);
+    }
     return s.left[static_cast<size_t>(group)] == 0 && !s.failed;
   }
   bool done() const override {
     std::unique_lock lock(state_->mutex);
-    if (!state_->finished && !state_->over && steady_seconds() > state_->deadline) state_->expire(lock);
+    state_->check_time(lock);
     return state_->finished;
   }
   void cancel() override {
@@ -146,37 +78,73 @@ void count_reads(TierState& tier, std::span<const KvStoreRead> reads, double sec
   }
 }
 
+/// Keeps whole pages in the host's memory, too.
+void promote(PullState& s, std::span<const int64_t> whole) {
+  TierState& host = *s.core->tiers[0];
+  const auto bytes = static_cast<size_t>(s.core->shape.page_bytes());
+  std::vector<KvStoreWrite> writes;
+  for (const int64_t page : whole) {
+    const auto at = static_cast<size_t>(page);
+    // If some pages of the match are inexact, nobody knows here which.
+    writes.push_back({.key = s.keys[at],
+                      .parent = at > 0 ? s.keys[at - 1] : PrefixKey{},
+                      .cache_class = s.terms.cache_class,
+                      .exact = s.match.exact,
+                      .page = {s.pages[at], bytes}});
+  }
+  if (!host.store->write(writes, wall_seconds(), {}).ok()) return;
+  const std::lock_guard counting(s.core->mutex);
+  s.core->stats.pages_promoted += static_cast<int64_t>(writes.size());
+}
+
 /// Copies what has come into the pages, if the pull still wants it.
-void hand_over(PullState& s, TierState& tier, const Job& job, std::span<const KvStoreRead> reads) {
+void hand_over(PullState& s, size_t tier, const Job& job, std::span<const KvStoreRead> reads) {
   std::unique_lock lock(s.mutex);
   --s.jobs;
+  if (s.core->tiers[tier]->in_memory) --s.memory_jobs;
   if (s.over) return;
   ++s.copying;
   lock.unlock();
   const int64_t offset = s.core->shape.group_offset(job.group);
+  int64_t bytes = 0;
   for (size_t i = 0; i < reads.size(); ++i) {
     if (reads[i].miss != KvStoreMiss::kNone) continue;
     std::memcpy(s.pages[static_cast<size_t>(job.begin) + i] + offset, reads[i].into.data(), reads[i].into.size());
+    bytes += static_cast<int64_t>(reads[i].into.size());
   }
   lock.lock();
-  --s.copying;
+  s.count(tier, bytes);
+  int64_t whole = 0;
   for (size_t i = 0; i < reads.size(); ++i) {
+    const int64_t page = job.begin + static_cast<int64_t>(i);
     if (reads[i].miss != KvStoreMiss::kNone) {
-      s.fail(job.begin + static_cast<int64_t>(i), reads[i].miss);
+      s.fail(page, reads[i].miss);
       continue;
     }
     --s.left[static_cast<size_t>(job.group)];
-    if (++s.arrived[static_cast<size_t>(job.begin) + i] == static_cast<int64_t>(s.left.size())) {
-      const std::lock_guard counting(tier.mutex);
-      ++tier.stats.pages_read;
-    }
+    if (++s.arrived[static_cast<size_t>(page)] < static_cast<int64_t>(s.left.size()) || !s.scratch.empty()) continue;
+    ++whole;
+    if (tier > 0 && s.core->tiers[0]->in_memory) s.to_promote.push_back(page);
   }
+  s.changed.notify_all();
+  {
+    const std::lock_guard counting(s.core->tiers[tier]->mutex);
+    s.core->tiers[tier]->stats.pages_read += whole;
+  }
+  // Not while pages of this pull are still to be read there: they might have to make room.
+  if (s.memory_jobs == 0 && !s.to_promote.empty()) {
+    const std::vector<int64_t> pages = std::exchange(s.to_promote, {});
+    lock.unlock();
+    promote(s, pages);
+    lock.lock();
+  }
+  --s.copying;
   s.changed.notify_all();
   if (s.jobs == 0) s.finish(lock);
 }
 
 void read_pages(PullState& s, Job job) {
-  TierState& tier = *s.core->tiers[s.tier_of[static_cast<size_t>(job.begin)]];
+  const size_t tier = s.tier_of[static_cast<size_t>(job.begin)];
   const auto bytes = static_cast<size_t>(s.core->shape.group_bytes[static_cast<size_t>(job.group)]);
   {
     std::unique_lock lock(s.mutex);
@@ -193,49 +161,87 @@ void read_pages(PullState& s, Job job) {
                      .exact_only = s.match.exact});
   }
   const double start = steady_seconds();
-  if (!reads.empty()) tier.store->read(reads, wall_seconds(), s.stop.get_token());
-  count_reads(tier, reads, steady_seconds() - start);
+  if (!reads.empty()) s.core->tiers[tier]->store->read(reads, wall_seconds(), s.stop.get_token());
+  count_reads(*s.core->tiers[tier], reads, steady_seconds() - start);
   hand_over(s, tier, job, reads);
 }
 
 }  // namespace
 
-TierReader::TierReader(std::shared_ptr<TiersCore> core) : core_(std::move(core)) {
+TierReader::TierReader(std::shared_ptr<TiersCore> core, std::weak_ptr<TierWriter> writer)
+    : core_(std::move(core)), writer_(std::move(writer)), probes_(core_->tiers.size()) {
   for (size_t i = 0; i < core_->tiers.size(); ++i) threads_.push_back(std::make_unique<TierWorkers>(core_->options.read_threads));
 }
 
-std::unique_ptr<KvPull> TierReader::start(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages) {
-  auto s = std::make_shared<PullState>();
-  s->core = core_;
-  s->match = match;
-  s->keys = std::move(keys);
-  s->pages = std::move(pages);
-  DI_CHECK(match.pages <= static_cast<int64_t>(std::min(s->keys.size(), s->pages.size())), "{} pages to pull, {} keys",
-           match.pages, s->keys.size());
-  double limit = core_->options.pull_seconds;
-  if (const double compute = core_->recompute_seconds(match.pages); compute > 0) limit = std::min(limit, compute);
-  s->result.begin = steady_seconds();
-  s->deadline = s->result.begin + limit;
-  s->result.pages_by_tier.resize(core_->tiers.size());
-  s->result.bytes_by_tier.resize(core_->tiers.size());
-  const size_t groups = core_->shape.group_bytes.size();
-  s->left.assign(groups, match.pages);
-  s->arrived.assign(static_cast<size_t>(match.pages), 0);
-  for (const KvTierMatch::Run& run : match.runs) s->tier_of.insert(s->tier_of.end(), static_cast<size_t>(run.pages), run.tier);
+std::unique_ptr<KvPull> TierReader::start(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
+                                          const KvPullTerms& terms) {
+  DI_CHECK(match.pages <= static_cast<int64_t>(std::min(keys.size(), pages.size())), "{} pages to pull, {} keys", match.pages,
+           keys.size());
+  const auto state = std::make_shared<PullState>(core_, match, std::move(keys), std::move(pages), terms);
+  state->writer = writer_;
   {
     const std::lock_guard lock(core_->mutex);
     ++core_->stats.pulls;
   }
-  const std::vector<Job> jobs = jobs_of(match, groups);
-  s->jobs = static_cast<int64_t>(jobs.size());
-  for (const Job& job : jobs) {
-    threads_[s->tier_of[static_cast<size_t>(job.begin)]]->post([s, job] { read_pages(*s, job); });
-  }
+  begin(state);
+  return std::make_unique<Pull>(state);
+}
+
+void TierReader::begin(const std::shared_ptr<PullState>& state) {
+  const std::vector<Job> jobs = jobs_of(state->match, state->left.size());
+  state->jobs = static_cast<int64_t>(jobs.size());
+  state->memory_jobs = std::count_if(jobs.begin(), jobs.end(), [&](const Job& job) {
+    return core_->tiers[state->tier_of[static_cast<size_t>(job.begin)]]->in_memory;
+  });
+  for (const Job& job : jobs)
+    threads_[state->tier_of[static_cast<size_t>(job.begin)]]->post([state, job] { read_pages(*state, job); });
   if (jobs.empty()) {
-    std::unique_lock lock(s->mutex);
-    s->finish(lock);
+    std::unique_lock lock(state->mutex);
+    state->finish(lock);
   }
-  return std::make_unique<Pull>(std::move(s));
+}
+
+double TierReader::estimate(const KvTierMatch& match) const {
+  std::vector<int64_t> bytes(core_->tiers.size());
+  for (const KvTierMatch::Run& run : match.runs) bytes[run.tier] += run.pages * core_->shape.page_bytes();
+  double longest = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] == 0) continue;
+    TierState& tier = *core_->tiers[i];
+    const std::lock_guard lock(tier.mutex);
+    double seconds = tier.stats.latency_seconds;
+    if (tier.stats.bytes_per_second > 0) seconds += static_cast<double>(bytes[i]) / tier.stats.bytes_per_second;
+    longest = std::max(longest, seconds);  // they are read at the same time
+  }
+  return longest;
+}
+
+void TierReader::probe(const KvTierMatch& match, std::span<const PrefixKey> keys) {
+  const double now = steady_seconds();
+  const auto page_bytes = static_cast<size_t>(core_->shape.page_bytes());
+  const std::lock_guard lock(mutex_);
+  int64_t first = 0;
+  for (const KvTierMatch::Run& run : match.runs) {
+    const int64_t from = std::exchange(first, first + run.pages);
+    Probe& own = probes_[run.tier];
+    if (core_->tiers[run.tier]->in_memory || now < own.next_at) continue;
+    if (own.last != nullptr) {
+      std::unique_lock last(own.last->mutex);
+      own.last->check_time(last);  // nobody else waits for it
+      if (!own.last->finished) continue;
+    }
+    const int64_t pages = std::min(run.pages, kProbePages);
+    std::vector<uint8_t> scratch(static_cast<size_t>(pages) * page_bytes);
+    std::vector<uint8_t*> into;
+    for (int64_t page = 0; page < pages; ++page) into.push_back(scratch.data() + static_cast<size_t>(page) * page_bytes);
+    const KvTierMatch part{.runs = {{run.tier, pages}}, .pages = pages, .exact = match.exact};
+    const auto of_run = keys.subspan(static_cast<size_t>(from), static_cast<size_t>(pages));
+    own.last =
+        std::make_shared<PullState>(core_, part, std::vector(of_run.begin(), of_run.end()), std::move(into), KvPullTerms{});
+    own.last->scratch = std::move(scratch);
+    own.next_at = now + kProbeInterval;
+    begin(own.last);
+  }
 }
 
 }  // namespace deepinfer

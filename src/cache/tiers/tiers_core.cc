@@ -1,14 +1,26 @@
 #include "cache/tiers/tiers_core.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "cache/tiers/tier_workers.h"
 
 namespace deepinfer {
 
-bool TierState::available() {
+bool TierState::available(double write_limit) {
   const std::lock_guard lock(mutex);
-  return steady_seconds() >= aside_until;
+  return usable(write_limit);
+}
+
+bool TierState::usable(double write_limit) {
+  const double now = steady_seconds();
+  if (write_began > 0 && !write_hangs && now - write_began > write_limit) {
+    write_hangs = true;
+    ++stats.outages;
+    stats.last_error = fmt::format("a write has taken more than {} s", write_limit);
+  }
+  return !write_hangs && now >= aside_until;
 }
 
 void TierState::missed_limit() {
@@ -24,10 +36,6 @@ void TierState::answered() {
   const std::lock_guard lock(mutex);
   aside_until = 0;
   backoff = 1;
-}
-
-double TiersCore::recompute_seconds(int64_t pages) const {
-  return static_cast<double>(pages * options.page_positions) * options.prefill_seconds_per_token;
 }
 
 }  // namespace deepinfer

@@ -15,10 +15,15 @@ struct TierState {
   bool in_memory = false;
   std::mutex mutex;  ///< of everything below
   KvTierStats stats;
-  double aside_until = 0;  ///< on the steady clock, seconds
-  double backoff = 1;      ///< how long the next outage sets it aside
+  double aside_until = 0;    ///< on the steady clock, seconds
+  double backoff = 1;        ///< how long the next outage sets it aside
+  double write_began = 0;    ///< of the batch that is being written; 0: none is
+  bool write_hangs = false;  ///< it has missed its limit and is not over yet
 
-  bool available();
+  /// Whether anybody should ask it. Nobody does while a write hangs.
+  bool available(double write_limit);
+  /// The same with the mutex held.
+  bool usable(double write_limit);
   /// It hung: nobody asks it for a while, which gets longer each time.
   void missed_limit();
   void answered();
@@ -33,8 +38,7 @@ struct TiersCore {
   std::mutex mutex;
   KvTiersStats stats;  ///< without its tiers
 
-  /// How long computing `pages` takes; 0: unknown.
-  double recompute_seconds(int64_t pages) const;
+  bool available(size_t tier) const { return tiers[tier]->available(options.write_seconds); }
 };
 
 }  // namespace deepinfer

@@ -266,6 +266,16 @@ void CpuBackend::draft_confidence(const ConfidenceArgs& args) {
   linear_bf16_fp32(draft_inputs_.data(), rows, args.proj, args.confidences);
 }
 
+Status cpu::check_kernels_wanted() {
+  const char* wanted = std::getenv("DEEPINFER_CPU_KERNELS");
+  if (wanted == nullptr || std::string_view(wanted) == "portable") return Status::Ok();
+  if (std::string_view(wanted) != "avx512-bf16")
+    return Status::InvalidArgument("DEEPINFER_CPU_KERNELS is \"{}\", must be portable or avx512-bf16", wanted);
+  if (cpu::avx512_bf16_kernels() == nullptr)
+    return Status::FailedPrecondition("DEEPINFER_CPU_KERNELS is avx512-bf16, which this processor cannot run");
+  return Status::Ok();
+}
+
 std::unique_ptr<Backend> make_cpu_backend(ThreadPool* pool) {
   const char* wanted = std::getenv("DEEPINFER_CPU_KERNELS");
   const cpu::CpuKernels* fast = cpu::avx512_bf16_kernels();

@@ -18,6 +18,11 @@ class CpuBackend final : public Backend {
   CpuBackend(ThreadPool* pool, const cpu::CpuKernels& kernels);
 
   std::string name() const override { return std::string("cpu/") + kernels_.name; }
+  std::vector<KernelChoice> kernels() const override {
+    return {{"linear_fp8, linear_bf16, output_lora, experts (FP4), markov_logits", kernels_.name},
+            {"index_select, sparse_attention", kernels_.name},
+            {"row by row: norms, rotation, streams, packing, router, Engram", rows_.target}};
+  }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/status.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cpu {
@@ -67,5 +68,8 @@ inline int64_t padded_heads(int64_t heads) { return (heads + kHeadLanes - 1) / k
 const CpuKernels& portable_kernels();
 /// With bf16 dot products; nullptr where the processor (or the build) has none.
 const CpuKernels* avx512_bf16_kernels();
+
+/// An error if DEEPINFER_CPU_KERNELS asks for a table that there is not, or that this processor cannot run.
+Status check_kernels_wanted();
 
 }  // namespace deepinfer::cpu

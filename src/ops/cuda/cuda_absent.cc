@@ -12,6 +12,7 @@ Status absent() { return Status::NotFound("CUDA: this program was built without 
 }  // namespace
 
 Result<std::vector<CudaDevice>> cuda_devices() { return Err(absent()); }
+int64_t cuda_allocations() { return 0; }
 
 Result<std::unique_ptr<Backend>> make_cuda_backend(int /*device*/) { return Err(absent()); }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/fixed_math.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/cuda_device.h"
@@ -15,6 +16,7 @@
 #include "ops/cuda/products.h"
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/row_ops.h"
+#include "ops/cuda/sample.h"
 #include "ops/cuda/staging.h"
 
 namespace deepinfer {
@@ -44,6 +46,17 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
 
   std::string name() const override { return "cuda/sm_90a"; }
+  std::vector<KernelChoice> kernels() const override {
+    const std::string products =
+        "mma bf16, weights widened in registers: tiles of 8, 16 and 32 rows, of 64 in shared memory from 49";
+    return {{"linear_fp8, output_lora, linear_bf16, markov_logits", products},
+            {"experts (FP4, shared FP8)", "sorted on the device; mma bf16, tiles of 8, 16 and 64 rows of an expert"},
+            {"sparse_attention", "scores, softmax and values apart, mma bf16, 64 heads a block"},
+            {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
+            {"hyper_mix", "mma bf16, weights as three bf16"},
+            {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
+            {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"}};
+  }
   DeviceMemory& memory() override { return memory_; }
   cudaStream_t stream() override { return stream_.stream; }
   cuda::Staging& staging() override { return staging_; }
@@ -51,6 +64,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void enter_thread() override { DI_CUDA(cudaSetDevice(stream_.device)); }
   bool replays() const override { return true; }
   void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
+  void rehearse(FunctionRef<void()> calls) override { recorder_.rehearse(calls); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     const int32_t* list = staging_.upload(ids);
@@ -172,18 +186,27 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
     share_tables(index_rows_, [](cuda::IndexRow& row) { return std::pair(&row.keys, row.scored ? row.visible : 0); });
     const cuda::IndexSizes sizes = cuda::index_sizes(args);
-    cuda::IndexScratch scratch;
-    scratch.rank = ranks_.get<uint16_t>(rows * sizes.row_stride);
-    if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(rows * sizes.block_stride);
-    scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
-    scratch.counts = counts_.get<uint32_t>(rows * sizes.pieces * 2);
     const cuda::IndexRow* list = staging_.upload(std::span<const cuda::IndexRow>(index_rows_));
+    // Ranks of a long prompt against a long context would take gigabytes: piece by piece.
+    const int64_t most = std::clamp<int64_t>(kMostRanks / std::max<int64_t>(sizes.row_stride, 1), 1, rows);
+    cuda::IndexScratch scratch;
+    scratch.rank = ranks_.get<uint16_t>(most * sizes.row_stride);
+    if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
+    scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
+    scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
                             sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts)) {
       return;
     }
-    cuda::select_rows(args, list, sizes, scratch, stream_.stream);
+    for (int64_t first = 0; first < rows; first += most) {
+      IndexSelectArgs piece = args;
+      piece.q += first * args.heads * args.dim;
+      piece.weights += first * args.heads;
+      if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
+      piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
+      cuda::select_rows(piece, list + first, sizes, scratch, stream_.stream);
+    }
   }
 
   void sparse_attention(const SparseAttentionArgs& args) override {
@@ -268,6 +291,26 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
   }
 
+  bool draws() const override { return true; }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override {
+    sample_rows_.clear();
+    for (const DrawRow& row : rows) {
+      sample_rows_.push_back({.logits = logits + row.row * vocab,
+                              .log_min_p = row.min_p > 0 ? fixed_log(static_cast<double>(row.min_p)) : 0.0,
+                              .temperature = row.temperature,
+                              .top_p = row.top_p,
+                              .top_k = row.top_k,
+                              .seed = row.seed,
+                              .position = row.position,
+                              .choice_index = row.choice_index,
+                              .greedy = row.greedy,
+                              .min_p = row.min_p > 0});
+    }
+    const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
+    if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
+    cuda::sample_rows(list, static_cast<int64_t>(rows.size()), vocab, tokens, stream_.stream);
+  }
+
  private:
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
@@ -313,6 +356,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   /// Keys of the longest query are rounded up to this: steps whose contexts still grow come in fewer shapes.
   static constexpr int64_t kKeyStep = 64;
+  /// Ranks of index rows that are held at a time, 2 bytes each.
+  static constexpr int64_t kMostRanks = int64_t{1} << 28;
 
   Stream stream_;
   cuda::Staging staging_;
@@ -325,6 +370,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
   std::vector<cuda::IndexRow> index_rows_;
   std::vector<AttentionQuery> attention_rows_;
+  std::vector<cuda::SampleRow> sample_rows_;
 };
 
 }  // namespace

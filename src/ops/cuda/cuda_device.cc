@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/staging.h"
+
 namespace deepinfer {
 
 Result<std::vector<CudaDevice>> cuda_devices() {
@@ -19,5 +21,7 @@ Result<std::vector<CudaDevice>> cuda_devices() {
     return Err(Status(StatusCode::kNotFound, "CUDA: no device of compute capability 9.0 among " + std::to_string(count)));
   return devices;
 }
+
+int64_t cuda_allocations() { return cuda::allocation_count(); }
 
 }  // namespace deepinfer

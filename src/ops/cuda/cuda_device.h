@@ -21,4 +21,7 @@ struct CudaDevice {
 /// no device, or only others.
 Result<std::vector<CudaDevice>> cuda_devices();
 
+/// How often a CUDA backend has asked the system for memory since the program began.
+int64_t cuda_allocations();
+
 }  // namespace deepinfer

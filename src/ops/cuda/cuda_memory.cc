@@ -9,9 +9,8 @@
 namespace deepinfer::cuda {
 
 void* CudaMemory::allocate(int64_t bytes) {
-  void* data = nullptr;
-  if (bytes == 0) return data;
-  DI_CUDA(cudaMalloc(&data, static_cast<size_t>(bytes)));
+  if (bytes == 0) return nullptr;
+  void* data = allocate_device(bytes);
   DI_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_));
   return data;
 }
@@ -19,9 +18,8 @@ void* CudaMemory::allocate(int64_t bytes) {
 void CudaMemory::free(void* data) { DI_CUDA(cudaFree(data)); }
 
 void* CudaMemory::allocate_host(int64_t bytes) {
-  void* data = nullptr;
-  if (bytes == 0) return data;
-  DI_CUDA(cudaMallocHost(&data, static_cast<size_t>(bytes)));
+  if (bytes == 0) return nullptr;
+  void* data = allocate_pinned(bytes);
   std::memset(data, 0, static_cast<size_t>(bytes));
   return data;
 }
@@ -33,6 +31,13 @@ int64_t CudaMemory::free_bytes() const {
   size_t total = 0;
   DI_CUDA(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(free);
+}
+
+int64_t CudaMemory::total_bytes() const {
+  size_t free = 0;
+  size_t total = 0;
+  DI_CUDA(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total);
 }
 
 void CudaMemory::upload(void* to, const void* host, int64_t bytes) {

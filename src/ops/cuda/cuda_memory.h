@@ -20,6 +20,7 @@ class CudaMemory final : public DeviceMemory {
   void* allocate_host(int64_t bytes) override;
   void free_host(void* data) override;
   int64_t free_bytes() const override;
+  int64_t total_bytes() const override;
   void upload(void* to, const void* host, int64_t bytes) override;
   void download(void* host, const void* from, int64_t bytes) override;
   void copy(void* to, const void* from, int64_t bytes) override;

@@ -19,11 +19,11 @@ uint64_t hash_of(const Description& description) {
 
 Recorder::Recorder(cudaStream_t stream, Staging* staging) : stream_(stream), staging_(staging) {
   for (Block& block : blocks_) {
-    DI_CUDA(cudaMallocHost(reinterpret_cast<void**>(&block.pinned), static_cast<size_t>(kBlockBytes)));
+    block.pinned = static_cast<uint8_t*>(allocate_pinned(kBlockBytes));
     DI_CUDA(cudaEventCreateWithFlags(&block.copied, cudaEventDisableTiming));
     DI_CUDA(cudaEventRecord(block.copied, stream_));
   }
-  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&arguments_), static_cast<size_t>(kBlockBytes)));
+  arguments_ = static_cast<uint8_t*>(allocate_device(kBlockBytes));
 }
 
 Recorder::~Recorder() {
@@ -53,9 +53,15 @@ void Recorder::launch_uploads() {
   uploads_.clear();
 }
 
-int64_t Recorder::pass(Mode mode, uint8_t* host, FunctionRef<void()> calls) {
+void Recorder::rehearse(FunctionRef<void()> calls) {
+  // The device may still read the block.
+  DI_CUDA(cudaStreamSynchronize(stream_));
+  pass(Mode::kDescribe, blocks_[next_block_].pinned, calls, true);
+}
+
+int64_t Recorder::pass(Mode mode, uint8_t* host, FunctionRef<void()> calls, bool rehearsal) {
   description_.clear();
-  staging_->keep_arguments(host, arguments_, kBlockBytes);
+  staging_->keep_arguments(host, arguments_, kBlockBytes, rehearsal);
   mode_ = mode;
   calls();
   launch_uploads();

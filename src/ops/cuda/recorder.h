@@ -60,6 +60,9 @@ class Recorder {
   /// As Backend::replay. A shape runs as it is the first time, is recorded the second, and replayed from then on.
   void replay(FunctionRef<void()> calls);
 
+  /// As Backend::rehearse.
+  void rehearse(FunctionRef<void()> calls);
+
   /// Before launches: whether they are wanted. `what`: a literal; `values`: all that they depend on.
   template <typename... T>
   bool launches(const char* what, const T&... values) {
@@ -93,7 +96,7 @@ class Recorder {
   static constexpr size_t kMostGraphs = 96;
   static constexpr size_t kMostSeen = 4096;
 
-  int64_t pass(Mode mode, uint8_t* host, FunctionRef<void()> calls);
+  int64_t pass(Mode mode, uint8_t* host, FunctionRef<void()> calls, bool rehearsal = false);
   void launch_uploads();
   cudaGraphExec_t record(uint8_t* host, FunctionRef<void()> calls);
   void forget_oldest();

@@ -1,6 +1,9 @@
 #include "ops/cuda/staging.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "base/status.h"
@@ -11,13 +14,42 @@ namespace deepinfer::cuda {
 namespace {
 constexpr int64_t kAlignment = 256;
 // More tables than this and the cache starts anew: sequences come and go, their tables with them.
-constexpr size_t kMostTables = 4096;
+constexpr size_t kMostTables = 1 << 17;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 }  // namespace
 
 void cuda_failed(const char* file, int line, const char* what, const char* reason) {
   internal::check_failed(file, line, what, std::string("CUDA: ") + reason);
+}
+
+namespace {
+std::atomic<int64_t> allocations = 0;
+
+std::string no_memory(const char* where, int64_t bytes) {
+  size_t free = 0;
+  size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  return fmt::format("{} bytes of {} memory wanted, {} of the GPU's {} are free", bytes, where, free, total);
+}
+}  // namespace
+
+int64_t allocation_count() { return allocations; }
+
+void* allocate_device(int64_t bytes) {
+  void* data = nullptr;
+  ++allocations;
+  if (cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess)
+    cuda_failed(__FILE__, __LINE__, "allocate_device", no_memory("GPU", bytes).c_str());
+  return data;
+}
+
+void* allocate_pinned(int64_t bytes) {
+  void* data = nullptr;
+  ++allocations;
+  if (cudaMallocHost(&data, static_cast<size_t>(bytes)) != cudaSuccess)
+    cuda_failed(__FILE__, __LINE__, "allocate_pinned", no_memory("pinned", bytes).c_str());
+  return data;
 }
 
 Scratch::~Scratch() { cudaFree(data_); }
@@ -27,14 +59,14 @@ void* Scratch::bytes(int64_t size) {
     DI_CUDA(cudaFree(data_));  // waits for the kernels that use it
     data_ = nullptr;
     size_ = aligned(size + size / 4);
-    DI_CUDA(cudaMalloc(&data_, static_cast<size_t>(size_)));
+    data_ = allocate_device(size_);
   }
   return data_;
 }
 
 Staging::Staging(cudaStream_t stream) : stream_(stream) {
-  DI_CUDA(cudaMallocHost(reinterpret_cast<void**>(&pinned_), static_cast<size_t>(kParts * kPartBytes)));
-  DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&device_), static_cast<size_t>(kParts * kPartBytes)));
+  pinned_ = static_cast<uint8_t*>(allocate_pinned(kParts * kPartBytes));
+  device_ = static_cast<uint8_t*>(allocate_device(kParts * kPartBytes));
   for (cudaEvent_t& event : done_) {
     DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     DI_CUDA(cudaEventRecord(event, stream_));
@@ -60,12 +92,15 @@ uint8_t* Staging::room(int64_t bytes) {
   return at;
 }
 
-void Staging::keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity) { kept_ = {host, device, capacity, 0}; }
+void Staging::keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity, bool rehearsal) {
+  kept_ = {host, device, capacity, 0, rehearsal};
+}
 
 int64_t Staging::end_arguments() { return std::exchange(kept_, Kept{}).used; }
 
 void* Staging::upload_bytes(const void* data, int64_t bytes) {
   if (kept_.host != nullptr) {
+    if (kept_.rehearsal && kept_.used + bytes > kept_.capacity) kept_.used = 0;
     const int64_t at = kept_.used;
     DI_CHECK(at + bytes <= kept_.capacity, "the arguments of a graph are more than {} bytes", kept_.capacity);
     if (bytes > 0) std::memcpy(kept_.host + at, data, static_cast<size_t>(bytes));
@@ -106,7 +141,7 @@ void* TableCache::bytes(const void* host, int64_t size) {
   if (size > table.capacity) {
     DI_CUDA(cudaFree(table.device));
     table.capacity = aligned(2 * size);
-    DI_CUDA(cudaMalloc(&table.device, static_cast<size_t>(table.capacity)));
+    table.device = allocate_device(table.capacity);
   }
   const auto* from = static_cast<const uint8_t*>(host);
   table.content.assign(from, from + size);

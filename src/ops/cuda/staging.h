@@ -11,6 +11,13 @@
 
 namespace deepinfer::cuda {
 
+/// Memory of the device, and of the host for its copies. Aborts, saying how much was wanted and how much there is, when there is
+/// none: sizes are planned before.
+void* allocate_device(int64_t bytes);
+void* allocate_pinned(int64_t bytes);
+/// How often either was called.
+int64_t allocation_count();
+
 /// Device memory that grows to the largest request and stays. Growing waits for the device; planned sizes never grow.
 class Scratch {
  public:
@@ -47,8 +54,9 @@ class Staging {
     return static_cast<T*>(upload_bytes(data.data(), static_cast<int64_t>(data.size_bytes())));
   }
   /// From here on `upload` leaves arguments in `host` instead of copying them, and gives addresses in `device`, where they are to
-  /// be when a graph runs; both have room for `capacity` bytes.
-  void keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity);
+  /// be when a graph runs; both have room for `capacity` bytes. `rehearsal`: nothing is going to run, and what does not fit
+  /// takes the place of what came before.
+  void keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity, bool rehearsal = false);
   /// Bytes that were kept.
   int64_t end_arguments();
 
@@ -73,6 +81,7 @@ class Staging {
     uint8_t* device = nullptr;
     int64_t capacity = 0;
     int64_t used = 0;
+    bool rehearsal = false;
   } kept_;  ///< while arguments are kept
 };
 

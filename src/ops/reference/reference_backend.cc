@@ -79,6 +79,7 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(ThreadPool* pool) : pool_(pool) {}
 
   std::string name() const override { return "reference"; }
+  std::vector<KernelChoice> kernels() const override { return {{"all", "plain loops, sums in double"}}; }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     for (size_t r = 0; r < ids.size(); ++r) {

@@ -44,7 +44,7 @@ TEST_F(OpenKvTiers, ARestartFindsSecretAndPages) {
   const KvTierMatch found = promise.get_future().get();
   ASSERT_EQ(found.pages, 1);
   std::vector<uint8_t> into(2400);
-  const auto pull = opened->tiers->pull(found, {{1, 2}}, {into.data()});
+  const auto pull = opened->tiers->pull(found, {{1, 2}}, {into.data()}, {});
   EXPECT_TRUE(pull->wait(1));
   EXPECT_TRUE(pull->wait(0));
   EXPECT_EQ(into, page);
@@ -78,7 +78,7 @@ TEST_F(OpenKvTiers, MachinesOnOneSharedDirectoryHaveSecretAndPagesInCommon) {
   ASSERT_EQ(found.pages, 1);
   EXPECT_EQ(found.runs[0].tier, 2U);
   std::vector<uint8_t> into(2400);
-  const auto pull = opened->tiers->pull(found, {{1, 2}}, {into.data()});
+  const auto pull = opened->tiers->pull(found, {{1, 2}}, {into.data()}, {});
   EXPECT_TRUE(pull->wait(0));
   EXPECT_TRUE(pull->wait(1));
   EXPECT_EQ(into, page);

@@ -3,7 +3,8 @@
 // exp and log with a fixed sequence of IEEE additions, multiplications and divisions in FP64 (the build sets
 // -ffp-contract=off). A C library's own may differ in the last bit between versions and between the instruction sets it picks
 // at run time, and one bit can change a drawn token; these give the same bits wherever fp64 does, GPUs included
-// (spec/sampling §4.2, "one fixed log/log1p"). Relative error below 1e-15, far below the fp32 that results are rounded to.
+// (spec/sampling §4.2, "one fixed log/log1p"); constexpr is what lets device code call them. Relative error below 1e-15, far
+// below the fp32 that results are rounded to.
 
 #include <bit>
 #include <cstdint>
@@ -14,7 +15,7 @@ inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
 /// Natural logarithm of a positive, finite, normal x. Keeps its relative precision near 1, so log1p(-u) is fixed_log(1 - u)
 /// wherever 1 - u is exact.
-inline double fixed_log(double x) {
+constexpr double fixed_log(double x) {
   // x = 2^k * m with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdull;
   const uint64_t shifted = std::bit_cast<uint64_t>(x) - kSqrtHalf;
@@ -32,7 +33,7 @@ inline double fixed_log(double x) {
 }
 
 /// e^x for x <= 0; 0 below -700.
-inline double fixed_exp(double x) {
+constexpr double fixed_exp(double x) {
   if (!(x > -700.0)) return 0.0;
   // x = k ln 2 + r, |r| <= ln(2) / 2. Adding 1.5 * 2^52 rounds to an integer and leaves it in the low bits.
   constexpr double kRound = 0x1.8p52;
@@ -51,8 +52,12 @@ inline double fixed_exp(double x) {
 }
 
 /// Softmax weight of a logit against the largest one. Infinite maxima (a huge bias or a tiny repetition penalty) share the mass.
-inline double softmax_weight(float z, float z_max) {
+constexpr double softmax_weight(float z, float z_max) {
   return z == z_max ? 1.0 : fixed_exp(static_cast<double>(z) - static_cast<double>(z_max));
 }
+
+/// Order in which a softmax mass is summed: token v belongs to sum v % kMassLanes, ascending in each; then the upper half of the
+/// sums is added to the lower until one is left.
+inline constexpr int kMassLanes = 1024;
 
 }  // namespace deepinfer

@@ -1,0 +1,95 @@
+// Room for the largest steps: each is prepared as if it came, and rehearsed by the backend.
+
+#include <algorithm>
+#include <numeric>
+
+#include "model/model.h"
+#include "model/step.h"
+#include "ops/shape_buckets.h"
+
+namespace deepinfer {
+
+void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int64_t rows, int64_t length, int64_t logit_rows,
+                    int64_t draft_length) {
+  if (backend_->memory().is_host() || states.empty()) return;
+  Buffers& b = *buffers_;
+  const auto count = static_cast<int64_t>(states.size());
+  // A prompt that narrows, as long as the step allows, beside one token of everybody else.
+  std::vector<StepSequence> sequences;
+  std::vector<DraftSequence> drafts;
+  int64_t given = 0;
+  for (const auto& state : states) {
+    const int64_t others = count - static_cast<int64_t>(sequences.size()) - 1;
+    const int64_t own = std::clamp<int64_t>(rows - given - others, 1, length);
+    given += own;
+    state->pretend(length - own);
+    if (layout_.page_bytes > 0) {  // for the step's own rows, too
+      const std::vector<uint8_t*> pages(static_cast<size_t>((length + kPagePositions - 1) / kPagePositions - state->page_count()),
+                                        state->window_ring(0));
+      state->append_pages(pages);
+    }
+    sequences.push_back({state.get(), own});
+    drafts.push_back({state.get(), 0});
+  }
+  const std::vector<int32_t> tokens(static_cast<size_t>(given), 0);
+  std::vector<int32_t> wanted(static_cast<size_t>(given));
+  std::iota(wanted.begin(), wanted.end(), 0);
+  const auto run = [&](std::span<const StepSequence> some, int64_t count_of_rows, bool replayed) {
+    const std::span<const int32_t> all = std::span<const int32_t>(wanted).first(static_cast<size_t>(count_of_rows));
+    StepBatch batch;
+    batch.tokens = std::span<const int32_t>(tokens).first(all.size());
+    batch.sequences = some;
+    batch.logit_rows = all.last(std::min(all.size(), static_cast<size_t>(std::max<int64_t>(logit_rows, 1))));
+    Step step;
+    step.b = &b;
+    step.replayed = replayed;
+    prepare(batch, step);
+    StepOutput output;
+    backend_->rehearse([&] { run_layers(batch, step, output); });
+    for (const auto& state : states) state->history().clear();
+  };
+  const bool replayed = options_.replay && backend_->replays();
+  run(sequences, given, replayed);
+  // Kernels that few rows get may want more room than those for many.
+  for (int64_t few = 1; few < sequences[0].count; few *= 2) {
+    const StepSequence start{states[0].get(), few};
+    run({&start, 1}, few, replayed);
+  }
+  reserve_inputs(b.kept, row_bucket(given));
+  if (sequences[0].count > 1) {
+    DI_CHECK(states[0]->set_decoder_start(length - 1).ok(), "no decoder start at {}", length - 1);
+    run(sequences, given, replayed);
+  }
+  b.drawn.reserve_discard(row_bucket(std::min(given, std::max<int64_t>(logit_rows, 1))));
+
+  if (has_draft() && draft_length > 0) {
+    b.draft_taps.reserve_discard(given * config_.hidden_size * static_cast<int64_t>(config_.dspark_target_layer_ids.size()));
+    reserve_draft(count, draft_length);
+    b.draft_chosen.assign(states.size(), 0);
+    Step step;
+    step.b = &b;
+    step.rows = count * config_.dspark_block_size;
+    reserve_buffers(step);
+    const DraftWeights& d = weights_.draft;
+    const std::vector<int32_t> previous(static_cast<size_t>(count * draft_length), 0);
+    backend_->rehearse([&] {
+      run_draft(step, drafts, draft_length);
+      const LinearOutput main{d.main_proj, b.u.data()};
+      backend_->linear_fp8(b.draft_taps.data(), given, {&main, 1});
+      backend_->markov_logits({.embed = d.markov_embed,
+                               .head = d.markov_head,
+                               .previous = b.draft_chosen,
+                               .base = b.draft_base.data(),
+                               .base_stride = draft_length * config_.vocab_size,
+                               .logits = b.draft_logits.device()});
+      backend_->draft_confidence({.x = b.head_x.data(),
+                                  .embed = d.markov_embed,
+                                  .previous = previous,
+                                  .proj = d.confidence,
+                                  .confidences = b.confidences.device()});
+    });
+  }
+  for (const auto& state : states) state->reset();
+}
+
+}  // namespace deepinfer

@@ -1,0 +1,287 @@
+// Draws, one block a row: the order of steps, the noise, the roundings and the sums are those of sampling/sampler.cc, so the
+// token is the very one that the host draws.
+
+#include <cfloat>
+
+#include "base/gumbel_noise.h"
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/sample.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kBins = 256;
+constexpr int kSorted = 2048;  // candidates that top-p looks at
+static_assert(kThreads == kMassLanes, "a thread is a lane of the host's sum");
+
+// Everything down to one place in the order of larger logits, then lower ids (sampling/filters.h).
+struct Border {
+  float logit = -FLT_MAX;
+  int32_t id = INT32_MAX;
+  __device__ bool keeps(float z, int32_t v) const { return z > logit || (z == logit && v <= id); }
+};
+
+struct Shared {
+  uint32_t counts[kBins];
+  uint32_t words[kThreads / kWarp];
+  float floats[kThreads / kWarp];
+  double masses[kThreads];
+  unsigned long long sorted[kSorted];  // ordered logit, then ~id: descending is the order of the filters
+  double weights[kSorted];
+  uint32_t found[3];
+  uint32_t sorted_count;
+  int place;
+};
+
+__device__ uint32_t ordered(float z) {
+  const uint32_t u = __float_as_uint(z + 0.0f);
+  return (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
+}
+__device__ float unordered(uint32_t v) { return __uint_as_float((v & 0x80000000u) != 0 ? v & 0x7fffffffu : ~v); }
+
+__device__ float logit_of(const SampleRow& row, int64_t v) {
+  const float z = row.logits[v];
+  return row.temperature != 1.0f ? z / row.temperature : z;
+}
+
+// The best of all threads: larger score, then lower id. Everybody gets it.
+__device__ void best_of_block(Shared& s, float& score, int32_t& id) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step >>= 1) {
+    const float other = __shfl_xor_sync(0xffffffffu, score, step);
+    const int32_t other_id = __shfl_xor_sync(0xffffffffu, id, step);
+    if (other > score || (other == score && static_cast<uint32_t>(other_id) < static_cast<uint32_t>(id)))
+      score = other, id = other_id;
+  }
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  __syncthreads();
+  if (lane == 0) s.floats[warp] = score, s.words[warp] = static_cast<uint32_t>(id);
+  __syncthreads();
+  for (int w = 0; w < kThreads / kWarp; ++w) {
+    const float other = s.floats[w];
+    const auto other_id = static_cast<int32_t>(s.words[w]);
+    if (other > score || (other == score && static_cast<uint32_t>(other_id) < static_cast<uint32_t>(id)))
+      score = other, id = other_id;
+  }
+}
+
+// -1: all are -inf or NaN.
+__device__ int32_t largest(Shared& s, const SampleRow& row, int64_t vocab, float* value) {
+  float best = -INFINITY;
+  int32_t id = -1;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+    const float z = row.greedy ? row.logits[v] : logit_of(row, v);
+    if (z > best) best = z, id = static_cast<int32_t>(v);
+  }
+  best_of_block(s, best, id);
+  *value = best;
+  return id;
+}
+
+// The place of the k-th that the border keeps; the border itself if it keeps fewer. *kept: how many it keeps, up to k.
+__device__ Border kth(Shared& s, const SampleRow& row, int64_t vocab, const Border& border, uint32_t k, uint32_t* kept) {
+  uint32_t prefix = 0;
+  uint32_t wanted = k;
+  uint32_t equal = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) s.counts[i] = 0;
+    __syncthreads();
+    for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+      const float z = logit_of(row, v);
+      if (!border.keeps(z, static_cast<int32_t>(v))) continue;
+      const uint32_t key = ordered(z);
+      if (shift == 24 || key >> (shift + 8) == prefix) atomicAdd(&s.counts[key >> shift & 255], 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      uint32_t before = 0;
+      int bin = kBins - 1;
+      for (; bin > 0 && before + s.counts[bin] < wanted; --bin) before += s.counts[bin];
+      s.found[0] = static_cast<uint32_t>(bin);
+      s.found[1] = before;
+      s.found[2] = s.counts[bin];
+    }
+    __syncthreads();
+    if (shift == 24 && s.found[1] + s.found[2] < wanted) {
+      *kept = s.found[1] + s.found[2];
+      __syncthreads();
+      return border;
+    }
+    prefix = prefix << 8 | s.found[0];
+    wanted -= s.found[1];
+    equal = s.found[2];
+    __syncthreads();
+  }
+  *kept = k;
+  Border out;
+  out.logit = unordered(prefix);
+  if (equal == wanted) return out;
+  // Some of its equals stay out: the id of the wanted-th.
+  uint32_t before = 0;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int64_t first = 0; first < vocab; first += kThreads) {
+    const int64_t v = first + threadIdx.x;
+    const bool is = v < vocab && logit_of(row, v) == out.logit && border.keeps(out.logit, static_cast<int32_t>(v));
+    const uint32_t mask = __ballot_sync(0xffffffffu, is);
+    __syncthreads();
+    if (lane == 0) s.words[warp] = static_cast<uint32_t>(__popc(mask));
+    if (threadIdx.x == 0) s.place = -1;
+    __syncthreads();
+    uint32_t mine = before + static_cast<uint32_t>(__popc(mask & ((1u << lane) - 1)));
+    for (int w = 0; w < kThreads / kWarp; ++w) {
+      if (w < warp) mine += s.words[w];
+      before += s.words[w];
+    }
+    if (is && mine + 1 == wanted) s.place = static_cast<int>(v);
+    __syncthreads();
+    if (s.place >= 0) break;
+  }
+  out.id = s.place;
+  __syncthreads();
+  return out;
+}
+
+// Softmax weight against the largest logit (base/fixed_math.h).
+__device__ double weight_of(float z, float z_max) { return softmax_weight(z, z_max); }
+
+// As softmax_mass of sampling/filters.cc: a lane a thread, then a tree.
+__device__ double mass(Shared& s, const SampleRow& row, int64_t vocab, const Border& border, float z_max) {
+  double sum = 0;
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+    const float z = logit_of(row, v);
+    if (border.keeps(z, static_cast<int32_t>(v))) sum += weight_of(z, z_max);
+  }
+  s.masses[threadIdx.x] = sum;
+  __syncthreads();
+  for (int half = kThreads / 2; half > 0; half /= 2) {
+    if (static_cast<int>(threadIdx.x) < half) s.masses[threadIdx.x] += s.masses[threadIdx.x + half];
+    __syncthreads();
+  }
+  return s.masses[0];
+}
+
+// Descending.
+__device__ void sort(Shared& s) {
+  for (int size = 2; size <= kSorted; size *= 2) {
+    for (int step = size / 2; step > 0; step /= 2) {
+      __syncthreads();
+      for (int i = static_cast<int>(threadIdx.x); i < kSorted / 2; i += kThreads) {
+        const int low = i / step * step * 2 + i % step;
+        const int high = low + step;
+        const bool descending = (low & size) == 0;
+        const unsigned long long a = s.sorted[low];
+        const unsigned long long b = s.sorted[high];
+        if ((a < b) == descending) s.sorted[low] = b, s.sorted[high] = a;
+      }
+    }
+  }
+  __syncthreads();
+}
+
+// False: more tokens would have to be sorted than fit.
+__device__ bool top_p(Shared& s, const SampleRow& row, int64_t vocab, float z_max, Border& border) {
+  const double goal = static_cast<double>(row.top_p) * mass(s, row, vocab, border, z_max);
+  uint32_t count = 0;
+  const Border best = kth(s, row, vocab, border, kSorted, &count);
+  if (threadIdx.x == 0) s.sorted_count = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < kSorted; i += kThreads) s.sorted[i] = 0;
+  __syncthreads();
+  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+    const float z = logit_of(row, v);
+    if (!best.keeps(z, static_cast<int32_t>(v)) || !border.keeps(z, static_cast<int32_t>(v))) continue;
+    s.sorted[atomicAdd(&s.sorted_count, 1u)] =
+        static_cast<unsigned long long>(ordered(z)) << 32 | (0xffffffffu - static_cast<uint32_t>(v));
+  }
+  sort(s);
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads)
+    s.weights[i] = weight_of(unordered(static_cast<uint32_t>(s.sorted[i] >> 32)), z_max);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    s.place = -1;
+    double before = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (i > 0 && before >= goal) {
+        s.place = static_cast<int>(i) - 1;
+        break;
+      }
+      before += s.weights[i];
+    }
+  }
+  __syncthreads();
+  const int place = s.place;
+  if (place < 0) return count < kSorted;  // all that there is stays
+  border.logit = unordered(static_cast<uint32_t>(s.sorted[place] >> 32));
+  border.id = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(s.sorted[place]));
+  return true;
+}
+
+// -1: the border keeps nothing.
+__device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Border& border) {
+  float best = -INFINITY;
+  int32_t winner = -1;
+  const auto key = noise_key(row.seed);
+  const float most = noise_bound(32);
+  for (int64_t group = threadIdx.x; group * 4 < vocab; group += kThreads) {
+    const int64_t first = group * 4;
+    float z[4];
+    float top = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      z[i] = first + i < vocab ? logit_of(row, first + i) : -INFINITY;
+      if (z[i] > top) top = z[i];
+    }
+    if (!(top >= border.logit) || !(top + most > best)) continue;
+    const auto words =
+        philox4x32(noise_counter(static_cast<int32_t>(first), row.position, NoiseStream::kTarget, row.choice_index), key);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto v = static_cast<int32_t>(first + i);
+      if (!(z[i] + noise_bound(__clz(static_cast<int>(words[i]))) > best) || !border.keeps(z[i], v)) continue;
+      const float score = z[i] + gumbel(words[i]);
+      if (score > best) best = score, winner = v;
+    }
+  }
+  best_of_block(s, best, winner);
+  return winner;
+}
+
+__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows, int64_t vocab, int32_t* tokens) {
+  __shared__ Shared s;
+  const SampleRow row = rows[blockIdx.x];
+  int32_t token = -1;
+  float z_max = 0;
+  if (row.greedy) {
+    token = largest(s, row, vocab, &z_max);
+  } else {
+    Border border;
+    bool drawn = true;
+    const bool limits_mass = row.top_p < 1.0f;
+    if (row.min_p || limits_mass) largest(s, row, vocab, &z_max);
+    if (row.min_p) {
+      // The smallest float that is not below the threshold.
+      const double threshold = static_cast<double>(z_max) + row.log_min_p;
+      auto logit = static_cast<float>(threshold);
+      if (static_cast<double>(logit) < threshold) logit = nextafterf(logit, INFINITY);
+      border.logit = fmaxf(border.logit, logit);
+    }
+    uint32_t kept = 0;
+    if (row.top_k > 0 && row.top_k < vocab) border = kth(s, row, vocab, border, static_cast<uint32_t>(row.top_k), &kept);
+    if (limits_mass) drawn = top_p(s, row, vocab, z_max, border);
+    token = drawn ? draw(s, row, vocab, border) : kUndrawnToken;
+  }
+  if (threadIdx.x == 0) tokens[blockIdx.x] = token == -1 ? 0 : token;
+}
+
+}  // namespace
+
+void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, cudaStream_t stream) {
+  if (count == 0) return;
+  sample_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(rows, vocab, tokens);
+  DI_CUDA_LAUNCHED();
+}
+
+}  // namespace deepinfer::cuda
