@@ -44,6 +44,7 @@ class Place {
     options.window_snapshot_memory = 0;  // only what lies on the device has snapshots: without them all replay the same
     options.kv_tiers = std::move(tiers);
     options.kv_tiers.match_limit = options.kv_tiers.pull_limit = kPatience;
+    options.kv_tiers.cut_over = false;  // what a hit takes, also where computing takes less
     options.max_num_batched_tokens = 8192;
     engine_ = must(Engine::Create(options));
   }
@@ -168,6 +169,13 @@ std::vector<std::unique_ptr<Place>> open_places(const Setting& setting) {
   add("device", [](KvTierOptions&, const std::string&) {});
   add("host", [](KvTierOptions& t, const std::string&) { t.host_bytes = int64_t{1} << 30; });
   add("local", [](KvTierOptions& t, const std::string& directory) { t.store = directory; });
+  add("shared", [](KvTierOptions& t, const std::string& directory) { t.shared = directory; });
+  if (!setting.redis.empty()) {
+    add("redis", [&](KvTierOptions& t, const std::string& directory) {
+      t.shared = directory;
+      t.directory = setting.redis;
+    });
+  }
   return places;
 }
 
