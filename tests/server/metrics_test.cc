@@ -215,7 +215,9 @@ TEST(Metrics, NamesWithoutColons) {
   options.server.served_model_names = {"a:b"};
   TestServer server(options);
   call(server.port(), "POST", "/v1/chat/completions", chat_body("hi", {{"model", "a:b"}}));
-  metrics_of(server);  // from here on the routes and statuses that are counted are the same
+  // From here on the routes and statuses that are counted are the same: a request is counted after its reply, the second scrape
+  // waits until the first is.
+  for (int i = 0; i < 2; ++i) metrics_of(server);
   const HttpReply plain = call(server.port(), "GET", "/metrics?other=1&names=underscore");
   ASSERT_EQ(plain.status, 200);
   EXPECT_NE(plain.body.find("\nvllm_num_requests_running{model_name=\"a:b\"} 0\n"), std::string::npos)
@@ -256,11 +258,14 @@ TEST(Metrics, PagesAndTiers) {
   EXPECT_EQ(samples(by_tier), (std::map<std::string, double>{{sample(by_tier, "tier=\"device\""), 60}}));
   EXPECT_TRUE(samples("deepinfer:kv_tier_available").empty()) << "there is no tier";
 
-  KvTierStats local{.name = "local", .pages = 7};
+  KvTierStats host, local;
+  host.name = "host";
+  local.name = "local";
+  local.pages = 7;
   local.matched_pages = 3;
   local.match_misses[static_cast<size_t>(KvStoreMiss::kExpired)] = 2;
   local.available = false;
-  stats.tiers.tiers = {{.name = "host"}, local};
+  stats.tiers.tiers = {host, local};
   EXPECT_EQ(samples(by_tier),
             (std::map<std::string, double>{{sample(by_tier, "tier=\"device\""), 60}, {sample(by_tier, "tier=\"local\""), 7}}))
       << "what a tier does not count is not reported";
@@ -297,7 +302,8 @@ TEST(Metrics, ReferenceIsCurrent) {
   auto families = metrics_of(server);
   // An engine that has tiers says more.
   EngineStats stats;
-  stats.tiers.tiers.push_back({.name = "host", .pages = 1});
+  stats.tiers.tiers.emplace_back().name = "host";
+  stats.tiers.tiers.back().pages = 1;
   for (auto& [name, family] : parse(server::Metrics().render(stats, {}, {}, "m"))) families.emplace(name, std::move(family));
   const std::string now = reference(families);
   if (std::getenv("DEEPINFER_UPDATE_DOCS") != nullptr) std::ofstream(path) << now;
