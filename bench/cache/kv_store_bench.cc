@@ -49,7 +49,8 @@ void bench_match(const std::string& name, const StoreBenchSetting& setting) {
   std::vector<PrefixKey> half(keys.begin(), keys.begin() + pages / 2);
   half.insert(half.end(), others.begin() + pages / 2, others.end());
   const std::pair<const char*, const std::vector<PrefixKey>*> cases[] = {{"all", &keys}, {"half", &half}, {"none", &others}};
-  for (const auto& [stored, asked] : cases) {
+  for (const auto& [stored, asked_keys] : cases) {
+    const std::vector<PrefixKey>* const asked = asked_keys;  // a lambda can't capture a binding in every compiler
     const int64_t expected = asked == &keys ? pages : asked == &half ? pages / 2 : 0;
     std::vector<double> worked;
     const std::vector<double> seconds = repeated(setting.match_repeats, [&] {

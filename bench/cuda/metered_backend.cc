@@ -11,9 +11,13 @@ namespace deepinfer::bench {
 namespace {
 
 double size(const Fp8Weight& w) {
-  return static_cast<double>(w.out * w.in) + static_cast<double>((w.out + kScaleGroup - 1) / kScaleGroup * (w.in / kScaleGroup));
+  const int64_t bytes = w.out * w.in + (w.out + kScaleGroup - 1) / kScaleGroup * (w.in / kScaleGroup);
+  return static_cast<double>(bytes);
 }
-double size(const Fp4Weight& w) { return static_cast<double>(w.out * w.in / 2 + w.out * (w.in / kScaleGroup)); }
+double size(const Fp4Weight& w) {
+  const int64_t bytes = w.out * w.in / 2 + w.out * (w.in / kScaleGroup);
+  return static_cast<double>(bytes);
+}
 double size(const Bf16Weight& w) { return 2.0 * static_cast<double>(w.out * w.in); }
 
 Work product(double weight_bytes, int64_t rows, int64_t out, int64_t in, int64_t out_bytes = 2) {
@@ -189,15 +193,15 @@ void MeteredBackend::pack_window(const bf16* x, int64_t rows, int64_t dim, uint8
   inner_->pack_window(x, rows, dim, packed);
 }
 void MeteredBackend::pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
-  const auto rows = static_cast<double>(to.size());
-  begin("pack_compressed",
-        {.bytes = rows * static_cast<double>(dim / 2 + dim / kCacheScaleGroup), .streams = rows * static_cast<double>(dim * 2)});
+  const auto rows = static_cast<int64_t>(to.size());
+  const int64_t bytes = rows * (dim / 2 + dim / kCacheScaleGroup);
+  begin("pack_compressed", {.bytes = static_cast<double>(bytes), .streams = static_cast<double>(rows * dim * 2)});
   inner_->pack_compressed(x, dim, to);
 }
 void MeteredBackend::pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) {
-  const auto rows = static_cast<double>(to.size());
-  begin("pack_index_keys",
-        {.bytes = rows * static_cast<double>(dim / 2 + dim / kScaleGroup), .streams = rows * static_cast<double>(dim * 2)});
+  const auto rows = static_cast<int64_t>(to.size());
+  const int64_t bytes = rows * (dim / 2 + dim / kScaleGroup);
+  begin("pack_index_keys", {.bytes = static_cast<double>(bytes), .streams = static_cast<double>(rows * dim * 2)});
   inner_->pack_index_keys(x, dim, to);
 }
 void MeteredBackend::round_index_queries(bf16* x, int64_t rows, int64_t dim) {
@@ -243,8 +247,8 @@ void MeteredBackend::experts(const ExpertsArgs& args, int64_t rows) {
   inner_->experts(args, rows);
 }
 void MeteredBackend::engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) {
-  begin("engram_gather", {.bytes = static_cast<double>(rows * columns * (table.dim + table.dim / kScaleGroup)),
-                          .streams = static_cast<double>(rows * columns * table.dim * 2)});
+  const int64_t bytes = rows * columns * (table.dim + table.dim / kScaleGroup);
+  begin("engram_gather", {.bytes = static_cast<double>(bytes), .streams = static_cast<double>(rows * columns * table.dim * 2)});
   inner_->engram_gather(table, ids, rows, columns, e);
 }
 void MeteredBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps,

@@ -67,6 +67,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   std::vector<Piece> pieces();
 
   std::string name() const override { return inner_->name(); }
+  std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }
   cudaStream_t stream() override { return owner_->stream(); }
@@ -115,6 +116,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
     void* allocate_host(int64_t bytes) override { return inner_->allocate_host(bytes); }
     void free_host(void* data) override { inner_->free_host(data); }
     int64_t free_bytes() const override { return inner_->free_bytes(); }
+    int64_t total_bytes() const override { return inner_->total_bytes(); }
     void upload(void* to, const void* host, int64_t bytes) override {
       if (recording || (filler && filler(to, host, bytes))) return;
       inner_->upload(to, host, bytes);

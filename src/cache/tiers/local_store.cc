@@ -271,7 +271,7 @@ Status LocalStore::collect_garbage(double now, std::stop_token stop) {
                       find_local_garbage(*impl_->database, options.capacity_bytes, options.retention, now, stop));
   impl_->expired += garbage.counts.expired.pages;
   impl_->evicted += garbage.counts.evicted.pages;
-  return erase(garbage.keys, stop);
+  return erase(garbage.keys, std::move(stop));
 }
 
 int64_t LocalStore::pages() const { return impl_->pages; }

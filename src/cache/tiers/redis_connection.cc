@@ -109,7 +109,8 @@ Status RedisConnection::failed(std::string_view what, int error) const {
   return Status::Unavailable("{}: {}{}{}", url_.text(), what, error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error));
 }
 
-Result<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisUrl& url, double deadline, std::stop_token stop) {
+Result<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisUrl& url, double deadline,
+                                                               const std::stop_token& stop) {
   std::unique_ptr<RedisConnection> connection(new RedisConnection(url));
   DI_RETURN_IF_ERROR(connection->connect(deadline, stop));
   DI_RETURN_IF_ERROR(connection->greet(deadline, stop));

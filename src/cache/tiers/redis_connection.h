@@ -56,7 +56,7 @@ class RedisCommands {
 class RedisConnection {
  public:
   /// Connects, and makes itself known if the URL says how. Looking up a host's name may take longer than the deadline.
-  static Result<std::unique_ptr<RedisConnection>> Open(const RedisUrl& url, double deadline, std::stop_token stop);
+  static Result<std::unique_ptr<RedisConnection>> Open(const RedisUrl& url, double deadline, const std::stop_token& stop);
   ~RedisConnection();
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;

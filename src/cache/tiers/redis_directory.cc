@@ -153,7 +153,7 @@ Status RedisDirectory::State::send(RedisConnection& connection, const std::vecto
   }
   int64_t confirmed = 0;
   Status refused;  // such as "OOM command not allowed": the connection is all right
-  const Status status = connection.run(
+  Status status = connection.run(
       commands,
       [&](size_t, const RedisReply& reply) {
         if (reply.kind != RedisReply::Kind::kError) {
@@ -233,7 +233,7 @@ Status RedisDirectory::State::ask(RedisConnection& connection, const KvFingerpri
     commands.add(words);
   }
   std::string wrong;
-  const Status status = connection.run(
+  Status status = connection.run(
       commands,
       [&](size_t command, const RedisReply& reply) {
         const size_t begin = command * kBatch;

@@ -198,6 +198,8 @@ struct SharedGcTimer::State {
   std::condition_variable changed;
   bool stopped = false;
   bool hurried = false;
+
+  explicit State(SharedLayout l) : layout(std::move(l)) {}
 };
 
 SharedGcTimer::SharedGcTimer(SharedLayout layout, const SharedGcOptions& options, std::string keep_generation,

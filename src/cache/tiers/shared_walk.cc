@@ -69,7 +69,7 @@ Status walk_shard(const std::string& path, std::string_view digits, FunctionRef<
 
 }  // namespace
 
-Status walk_generation(const std::string& path, FunctionRef<Status(const SharedFile& file)> visit, std::stop_token stop) {
+Status walk_generation(const std::string& path, FunctionRef<Status(const SharedFile& file)> visit, const std::stop_token& stop) {
   Status unreadable;
   Status ended;
   const auto visit_noting_end = [&](const SharedFile& file) {

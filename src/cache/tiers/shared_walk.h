@@ -28,7 +28,7 @@ struct SharedFile {
 
 /// Every file of the generation at `path`, folder by folder. What goes meanwhile is passed over; a folder that can't be read is
 /// too, but its error is returned in the end. kCancelled once `stop` is requested. An error of the visitor ends the walk.
-Status walk_generation(const std::string& path, FunctionRef<Status(const SharedFile& file)> visit, std::stop_token stop);
+Status walk_generation(const std::string& path, FunctionRef<Status(const SharedFile& file)> visit, const std::stop_token& stop);
 
 /// Names of the generations.
 Result<std::vector<std::string>> list_generations(const SharedLayout& layout);

@@ -47,10 +47,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   std::string name() const override { return "cuda/sm_90a"; }
   std::vector<KernelChoice> kernels() const override {
-    const std::string products =
-        "mma bf16, weights widened in registers: tiles of 8, 16 and 32 rows, of 64 in shared memory from 49";
-    return {{"linear_fp8, output_lora, linear_bf16, markov_logits", products},
-            {"experts (FP4, shared FP8)", "sorted on the device; mma bf16, tiles of 8, 16 and 64 rows of an expert"},
+    return {{"linear_fp8, output_lora",
+             "weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, from 17"},
+            {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
+            {"experts (FP4, shared FP8)",
+             "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
             {"sparse_attention", "scores, softmax and values apart, mma bf16, 64 heads a block"},
             {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
             {"hyper_mix", "mma bf16, weights as three bf16"},
@@ -114,7 +115,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
-      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, stream_.stream);
+      if (launches("linear_fp8", args, outputs.first(count), scratch))
+        cuda::multiply_fp8_quantized(args, scratch, stream_.stream);
       outputs = outputs.subspan(count);
     }
   }

@@ -129,13 +129,11 @@ struct WeightPanel {
     const int at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
     return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
   }
-  /// Chunk number `c`, a constant, of a whole segment: values, then scales.
-  __device__ void load_rows(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
+  /// Chunk number `c`, a constant, of a whole segment.
+  __device__ void load(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
+    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
 #pragma unroll
     for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
-  }
-  __device__ void load_scales(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
-    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
     if constexpr (kFormat == WeightFormat::kFp4) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
@@ -146,22 +144,6 @@ struct WeightPanel {
       for (int i = 1; i < 4; ++i)
         chunk.scales[i] = one ? chunk.scales[0] : __ldg(segment.scales + scale_step[i - 1] + c * kGroups);
     }
-  }
-  /// FP4 scales of four chunks at once, where they can be read as words: a byte a load costs as much as 16 bytes of values, for
-  /// each row is a line of its own. Lane t of a row has those of chunk t.
-  __device__ bool scales_are_words() const {
-    return kFormat == WeightFormat::kFp4 && columns % 128 == 0 && reinterpret_cast<uintptr_t>(scales) % 4 == 0;
-  }
-  __device__ void load_words(const Segment& segment, int lane, uint32_t (&words)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      words[i] = __ldg(reinterpret_cast<const uint32_t*>(segment.scales + 3 * (lane % 4) + (i == 0 ? 0 : scale_step[i - 1])));
-  }
-  /// Scales of chunk number `c` out of them. The whole warp takes part.
-  __device__ static void pick_scales(const uint32_t (&words)[4], int lane, int c, WeightChunk<kFormat>& chunk) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      chunk.scales[i] = __byte_perm(__shfl_sync(0xffffffffu, words[i], (lane & ~3) + c), 0, 0x4440 + lane % 4);
   }
 
   /// `column`: first of the chunk. Columns behind the last are zero.

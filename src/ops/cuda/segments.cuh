@@ -29,20 +29,12 @@ __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const
       // Every column exists: no conditions, constant distances. Should a scale need two factors, the segment is done again below.
       const auto whole = panel.whole_segment(first, lane);
       WeightChunk<kFormat> chunks[2];
-      uint32_t words[4] = {};
-      const bool by_words = panel.scales_are_words();
-      if (by_words) panel.load_words(whole, lane, words);
-      panel.load_rows(whole, 0, chunks[0]);
-      if (!by_words) panel.load_scales(whole, 0, chunks[0]);
+      panel.load(whole, 0, chunks[0]);
       const int at = first + lane % 4 * (kChunk / 4);
       uint32_t largest = 0;
 #pragma unroll
       for (int i = 0; i < kSegment / kChunk; ++i) {
-        if ((i + 1) * kChunk < kSegment) {
-          panel.load_rows(whole, i + 1, chunks[(i + 1) % 2]);
-          if (!by_words) panel.load_scales(whole, i + 1, chunks[(i + 1) % 2]);
-        }
-        if (by_words) panel.pick_scales(words, lane, i, chunks[i % 2]);
+        if ((i + 1) * kChunk < kSegment) panel.load(whole, i + 1, chunks[(i + 1) % 2]);
         const auto inputs = [&](int tile, int pair) {
           const bf16* row = x.row[tile];
           return row != nullptr ? load_again(row + at + i * kChunk + pair * 8) : make_uint4(0, 0, 0, 0);

@@ -141,54 +141,29 @@ class WideWeights {
  public:
   __device__ explicit WideWeights(const WeightPanel<kFormat>& panel)
       : panel_(panel),
-        lane_(static_cast<int>(threadIdx.x) % kWarp),
-        by_words_(panel.scales_are_words()),
         value_(panel.values),
-        scale_(panel.scales + (by_words_ ? lane_ % 4 * 4 : lane_ % 4 * (chunk_columns(kFormat) / 4) / kScaleGroup)) {
-    if (by_words_) load_words(0);
-  }
+        scale_(panel.scales + static_cast<int>(threadIdx.x) % 4 * (chunk_columns(kFormat) / 4) / kScaleGroup) {}
 
-  /// The next chunk, which begins at `column`. The whole warp takes part.
+  /// The next chunk, which begins at `column`.
   __device__ void load(int column, WeightChunk<kFormat>& chunk) {
     constexpr int kChunk = chunk_columns(kFormat);
     if (column + kChunk <= panel_.columns) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(value_ + (i == 0 ? 0 : panel_.value_step[i - 1]));
-      value_ += 64;
-      if (by_words_) {
-        if (column % kSegment == 0) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) words_[i] = next_words_[i];
-          load_words(column + kSegment);
-        }
-        panel_.pick_scales(words_, lane_, column % kSegment / kChunk, chunk);
-        return;
+      for (int i = 0; i < 4; ++i) {
+        chunk.rows[i] = load_once(value_ + (i == 0 ? 0 : panel_.value_step[i - 1]));
+        chunk.scales[i] = __ldg(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
       }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
+      value_ += 64;
       scale_ += kChunk / kScaleGroup;
     } else if (column < panel_.columns) {
-      panel_.load(column, lane_, chunk);
+      panel_.load(column, static_cast<int>(threadIdx.x) % kWarp, chunk);
     }
   }
 
  private:
-  /// Those of the segment that begins at `column`, a segment ahead of their use.
-  __device__ void load_words(int column) {
-    if (column + lane_ % 4 * 128 >= panel_.columns) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      next_words_[i] =
-          __ldg(reinterpret_cast<const uint32_t*>(scale_ + column / kScaleGroup + (i == 0 ? 0 : panel_.scale_step[i - 1])));
-  }
-
   const WeightPanel<kFormat>& panel_;
-  int lane_;
-  bool by_words_;
   const uint8_t* value_;
   const uint8_t* scale_;
-  uint32_t words_[4] = {};
-  uint32_t next_words_[4] = {};
 };
 
 /// A warpgroup that multiplies: sums of the panel's rows, of which the lane has g, g + 8, g + 64 and g + 72 (g: its row among the

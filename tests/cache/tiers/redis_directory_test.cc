@@ -10,6 +10,7 @@
 
 #include <thread>
 
+#include "cache/tiers/process.h"
 #include "cache/tiers/redis_server.h"
 #include "cache/tiers/shared_fixture.h"
 
@@ -278,6 +279,68 @@ TEST_F(Redis, PagesThatAreEvictedAreForgotten) {
     known += entries[0].known;
   }
   EXPECT_EQ(known, collected->kept.pages);
+}
+
+constexpr int kEngineRounds = 300;
+
+/// Writes, looks up and reads with a Redis that comes and goes, and collects garbage now and then.
+const ProcessRole kEngine("redis-engine", [](const std::vector<std::string>& arguments) {
+  SharedStoreOptions options = shared_options(arguments[0]);
+  options.directory_url = arguments[1];
+  options.gc.capacity_bytes = 40 * record_bytes(kShape);
+  const uint64_t seed = std::stoull(arguments[2]);
+  const auto store = open_shared(options);
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < kEngineRounds; ++i) {
+    const uint64_t n = 1 + random() % 80;
+    if (!put(*store, n, 1000 + i).ok()) return 2;
+    std::vector<PrefixKey> keys;
+    for (uint64_t k = n; k < n + 10; ++k) keys.push_back(key(k));
+    const KvStoreMatch match = store->match(keys, true, 1000 + i, {});
+    for (int64_t k = 0; k < match.pages; ++k) {
+      const KvStoreMiss miss = get(*store, n + static_cast<uint64_t>(k), 1000 + i);  // fails by itself if bytes are wrong
+      if (miss != KvStoreMiss::kNone && miss != KvStoreMiss::kNotStored) return 3;
+    }
+    if (::testing::Test::HasFailure()) return 4;
+    if (i % 50 == 49 && !store->collect_garbage(1000 + i, {}).has_value()) return 5;
+    if (i % 10 == 0 && ::write(kProcessOutput, "x", 1) != 1) return 6;
+  }
+  return 0;
+});
+
+TEST_F(Redis, TwoEnginesGoOnWhileItIsKilledStoppedAndEmptied) {
+  int outputs[2] = {-1, -1};
+  pid_t engines[2] = {-1, -1};
+  for (size_t i = 0; i < 2; ++i) {
+    engines[i] = start_process("redis-engine", {directory_.path(), server_->url(), std::to_string(i)}, &outputs[i]);
+  }
+  // A fault for each of the first engine's signs of life.
+  char byte = 0;
+  for (int fault = 0; ::read(outputs[0], &byte, 1) == 1; ++fault) {
+    switch (fault % 5) {
+      case 0:
+        server_->kill();
+        break;
+      case 1:
+        server_->start();
+        break;
+      case 2:
+        server_->run({"FLUSHALL"});
+        break;
+      case 3:
+        server_->pause();
+        break;
+      default:
+        server_->resume();
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(wait_for_process(engines[i]), 0);
+    ::close(outputs[i]);
+  }
+  const auto checked = open_shared_admin(directory_.path())->verify(false, {});
+  ASSERT_TRUE(checked.has_value());
+  EXPECT_EQ(checked->checked.pages, checked->by_reason[0].pages);
 }
 
 TEST_F(Redis, PasswordAndDatabaseAreUsedAndAWrongOneIsOnlyAnOutage) {

@@ -7,7 +7,10 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <future>
+#include <thread>
 
+#include "cache/tiers/async_tiers.h"
 #include "cache/tiers/process.h"
 #include "cache/tiers/shared_fixture.h"
 
@@ -232,6 +235,56 @@ TEST(SharedFaults, AReadOnlyDirectoryGivesItsPagesAndTakesNone) {
   std::filesystem::permissions(directory.path(), std::filesystem::perms(0755));
   if (code == kNotPermitted) GTEST_SKIP() << "may not become another user";
   EXPECT_EQ(code, 0);
+}
+
+/// What an engine sees of such a store: a pull gives the pages up to the first bad one, and right ones only.
+TEST(SharedFaults, APullEndsAtTheFirstPageThatIsGoneOrDamaged) {
+  constexpr uint64_t kPages = 48;
+  std::mt19937_64 random(13);
+  for (int round = 0; round < 6; ++round) {
+    const Directory directory;
+    SharedStoreOptions options = shared_options(directory.path());
+    options.match_check_seconds = 0;
+    std::vector<PrefixKey> keys;
+    std::shared_ptr<SharedStore> store = open_shared(options);
+    for (uint64_t n = 1; n <= kPages; ++n) {
+      ASSERT_TRUE(put(*store, n, wall_seconds()).ok());
+      keys.push_back(key(n));
+    }
+    AsyncTiersOptions io;
+    io.match_seconds = io.pull_seconds = 60;
+    const auto tiers = std::move(*make_async_tiers(kShape, {store}, io));
+    std::promise<KvTierMatch> promise;
+    tiers->match(keys, true, [&](KvTierMatch found) { promise.set_value(std::move(found)); });
+    const KvTierMatch found = promise.get_future().get();
+    ASSERT_EQ(found.pages, static_cast<int64_t>(kPages));
+    // Between match and pull: what a collection of garbage, a bad disk or a vanished mount does.
+    const uint64_t bad = 1 + random() % kPages;
+    KvStoreMiss expected = KvStoreMiss::kNotStored;
+    if (round % 3 == 0) std::filesystem::remove(path_of(directory.path(), bad));
+    if (round % 3 == 1) {
+      flip(path_of(directory.path(), bad), 8 * (header_bytes(kShape.group_bytes.size()) + random() % 800));
+      expected = KvStoreMiss::kCorrupt;
+    }
+    if (round % 3 == 2) {
+      std::filesystem::rename(directory.path() + "/generations", directory.path() + "/gone");
+      expected = KvStoreMiss::kUnavailable;
+    }
+    std::vector<std::vector<uint8_t>> buffers(kPages, std::vector<uint8_t>(static_cast<size_t>(kShape.page_bytes())));
+    std::vector<uint8_t*> pages;
+    for (auto& buffer : buffers) pages.push_back(buffer.data());
+    const auto pull = tiers->pull(found, keys, pages);
+    bool all = true;
+    for (size_t group = 0; group < kShape.group_bytes.size(); ++group) all = pull->wait(static_cast<int64_t>(group)) && all;
+    EXPECT_FALSE(all);
+    while (!pull->done()) std::this_thread::yield();
+    const KvPull::Result& result = pull->result();
+    EXPECT_EQ(result.miss, expected);
+    EXPECT_LT(result.good_pages, static_cast<int64_t>(round % 3 == 2 ? 1 : bad));
+    for (int64_t n = 0; n < result.good_pages; ++n) {
+      EXPECT_EQ(buffers[static_cast<size_t>(n)], page_of(static_cast<uint64_t>(n) + 1));
+    }
+  }
 }
 
 }  // namespace

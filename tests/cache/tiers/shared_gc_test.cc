@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <numeric>
@@ -175,6 +176,83 @@ TEST(SharedGc, WritersReadersAndCollectorsOfSeveralProcessesNeverDisagree) {
   ASSERT_TRUE(checked.has_value()) << checked.error().message();
   EXPECT_EQ(checked->checked.pages, checked->by_reason[0].pages);
   EXPECT_EQ(count_files(directory.path(), "temporary-"), 0);
+}
+
+/// Opens, writes and reads again and again, while its generation is taken for dead by others.
+const ProcessRole kReopener("shared-reopener", [](const std::vector<std::string>& arguments) {
+  const std::string& directory = arguments[0];
+  for (uint64_t n = 1; n <= 60; ++n) {
+    // It may be taken away in every attempt: that is an error and no page.
+    const auto store = SharedStore::Open(kShape, kv_fingerprint("model", kShape), shared_options(directory));
+    if (!store && store.error().code() != StatusCode::kUnavailable) return 1;
+    if (!store) continue;
+    if (const Status written = put(**store, n); !written.ok() && written.code() != StatusCode::kUnavailable) return 2;
+    const KvStoreMiss miss = get(**store, n);
+    if (::testing::Test::HasFailure()) return 3;
+    if (miss != KvStoreMiss::kNone && miss != KvStoreMiss::kNotStored) return 4;
+  }
+  return 0;
+});
+
+/// Takes every generation for dead, as it sets their stamps back.
+const ProcessRole kUndertaker("shared-undertaker", [](const std::vector<std::string>& arguments) {
+  SharedGcOptions options = shared_options(arguments[0]).gc;
+  options.generation_seconds = 1e-9;
+  for (int i = 0; i < 60; ++i) {
+    // Errors are what the other undertaker does at the same time.
+    (void)collect_shared_garbage(SharedLayout(arguments[0]), options, {}, 1000, {});
+    const timespec long_ago[2] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, {.tv_sec = 1000, .tv_nsec = 0}};
+    (void)::utimensat(AT_FDCWD, (generation_path(arguments[0]) + "/last_open").c_str(), long_ago, 0);
+  }
+  return 0;
+});
+
+TEST(SharedGc, EnginesWhoseGenerationIsBuriedUnderThemLosePagesAndNothingElse) {
+  const Directory directory;
+  open_shared(directory.path());
+  std::vector<pid_t> processes;
+  for (const char* role : {"shared-reopener", "shared-reopener", "shared-undertaker", "shared-undertaker"}) {
+    processes.push_back(start_process(role, {directory.path()}));
+  }
+  for (const pid_t process : processes) EXPECT_EQ(wait_for_process(process), 0);
+  // What is left is whole, and the next engine goes on.
+  const auto store = open_shared(directory.path());
+  ASSERT_TRUE(put(*store, 1000).ok());
+  EXPECT_EQ(get(*store, 1000), KvStoreMiss::kNone);
+  ASSERT_TRUE(store->collect_garbage(1000, {}).has_value());
+  const auto checked = open_shared_admin(directory.path())->verify(false, {});
+  ASSERT_TRUE(checked.has_value());
+  EXPECT_EQ(checked->checked.pages, checked->by_reason[0].pages);
+}
+
+/// Says of each page that it evicts that it has done so.
+const ProcessRole kCollector("shared-collector", [](const std::vector<std::string>& arguments) {
+  (void)collect_shared_garbage(SharedLayout(arguments[0]), crowded(arguments[0]).gc, {}, 1000, {},
+                               [](const KvFingerprint&, const PrefixKey&) {
+                                 if (::write(kProcessOutput, "x", 1) != 1) ::_exit(1);
+                               });
+  ::pause();
+  return 0;
+});
+
+TEST(SharedGc, WhatAKilledCollectorBeganAnotherEnds) {
+  const Directory directory;
+  const auto store = open_shared(crowded(directory.path()));
+  std::mt19937 random(5);
+  for (int round = 0; round < 4; ++round) {
+    for (uint64_t n = 1; n <= 100; ++n) ASSERT_TRUE(put(*store, n, static_cast<double>(n)).ok());
+    int output = -1;
+    const pid_t collector = start_process("shared-collector", {directory.path()}, &output);
+    const int64_t evicted = kill_after(collector, output, 1 + static_cast<int64_t>(random() % 60));
+    EXPECT_GT(evicted, 0);
+    const auto collected = store->collect_garbage(1000, {});
+    ASSERT_TRUE(collected.has_value());
+    EXPECT_LE(collected->kept.bytes, crowded(directory.path()).gc.capacity_bytes);
+    EXPECT_EQ(get(*store, 100, 1000), KvStoreMiss::kNone) << "what would expire last stays";
+  }
+  const auto checked = open_shared_admin(directory.path())->verify(false, {});
+  ASSERT_TRUE(checked.has_value());
+  EXPECT_EQ(checked->checked.pages, checked->by_reason[0].pages);
 }
 
 TEST(SharedGc, TenThousandPagesOfChurnVerifyClean) {
