@@ -273,7 +273,7 @@ TEST(SharedFaults, APullEndsAtTheFirstPageThatIsGoneOrDamaged) {
     std::vector<std::vector<uint8_t>> buffers(kPages, std::vector<uint8_t>(static_cast<size_t>(kShape.page_bytes())));
     std::vector<uint8_t*> pages;
     for (auto& buffer : buffers) pages.push_back(buffer.data());
-    const auto pull = tiers->pull(found, keys, pages);
+    const auto pull = tiers->pull(found, keys, pages, {});
     bool all = true;
     for (size_t group = 0; group < kShape.group_bytes.size(); ++group) all = pull->wait(static_cast<int64_t>(group)) && all;
     EXPECT_FALSE(all);
