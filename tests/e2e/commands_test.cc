@@ -315,7 +315,9 @@ TEST(Program, VersionAndHelp) {
                                 {"inspect", "--help"},
                                 {"eval", "--help"},
                                 {"cache", "--help"},
-                                {"cache", "import", "--help"}}) {
+                                {"cache", "export", "--help"},
+                                {"cache", "import", "--help"},
+                                {"cache", "verify", "--help"}}) {
     const auto run = run_program(help);
     EXPECT_EQ(run.code, 0);
     EXPECT_EQ(run.err, "");

@@ -171,7 +171,8 @@ void add_import_command(CLI::App& cache, cli::Command& chosen) {
   flags->choice.add_to(*command);
   command->footer(
       "The whole file is checked before the first page is stored; then pages become visible one by one, each whole. Pages of a\n"
-      "model that the store has none of are refused unless --fingerprint names it. Times to live go on from where they were.");
+      "model that the store has none of are refused unless --fingerprint names it. Times to live go on from where they were.\n\n"
+      "Example:\n  deepinfer cache import /mnt/shared/kv agents.kv");
   command->callback([flags, &chosen] { chosen = [flags] { return run_import(*flags); }; });
 }
 

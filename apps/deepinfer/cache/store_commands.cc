@@ -82,7 +82,8 @@ void add_verify_command(CLI::App& cache, cli::Command& chosen) {
   flags->store.add_to(*command);
   command->add_flag("--remove", flags->remove, "Damaged pages go");
   command->footer(
-      "Exit code 1 if a page is damaged, also if it was removed. An engine never uses a damaged page: it computes it.");
+      "Exit code 1 if a page is damaged, also if it was removed. An engine never uses a damaged page: it computes it.\n\n"
+      "Example:\n  deepinfer cache verify /var/lib/deepinfer/kv --remove");
   command->callback([flags, &chosen] { chosen = [flags] { return run_verify(*flags); }; });
 }
 
