@@ -1,5 +1,5 @@
-// Any bytes as a regular expression, a JSON Schema, a grammar, or the arguments of a tool: compiled within small budgets or refused; then the rest of the
-// input drives a matcher, whose masks must agree with what it accepts and must never be empty.
+// Any bytes as a regular expression, a JSON Schema, a grammar, or the arguments of a tool: compiled within small budgets or
+// refused; then the rest of the input drives a matcher, whose masks must agree with what it accepts and must never be empty.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
