@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -63,6 +64,8 @@ class SliceBench {
 
   void run(std::span<const std::unique_ptr<SequenceState>> states, int64_t rows_each, bool logits);
   void take_back(std::span<const std::unique_ptr<SequenceState>> states, int64_t length);
+  std::vector<MeteredBackend::Piece> timed_runs(const std::function<void()>& run, MeteredBackend::Marks marks, int warm,
+                                                int count, double* us);
   std::vector<MeteredBackend::Piece> replayed(const Pass& pass, MeteredBackend::Marks marks, double* us);
   Figures measure(const Pass& pass, bool with_operators, bool as_graph);
   void print_layers(const std::string& name, const Figures& f, int64_t rows, const BenchConditions& conditions);
@@ -114,20 +117,16 @@ void SliceBench::take_back(std::span<const std::unique_ptr<SequenceState>> state
   }
 }
 
-// Median of each piece over replays of the recorded pass; *us is that of the whole.
-std::vector<MeteredBackend::Piece> SliceBench::replayed(const Pass& pass, MeteredBackend::Marks marks, double* us) {
-  backend_->memory().synchronize();
-  backend_->set_marks(marks);
-  backend_->set_recording(true);
-  const auto graph = record_cuda_graph(*backend_, [&] { pass(); });
-  backend_->set_recording(false);
+// Median of each piece over `count` runs, after `warm` that do not count; *us is that of the whole.
+std::vector<MeteredBackend::Piece> SliceBench::timed_runs(const std::function<void()>& run, MeteredBackend::Marks marks, int warm,
+                                                          int count, double* us) {
   std::vector<std::vector<double>> times;
   std::vector<MeteredBackend::Piece> pieces;
   std::vector<double> whole;
-  for (int i = -2; i < options_.replays; ++i) {
+  for (int i = -warm; i < count; ++i) {
     backend_->memory().synchronize();
     const double start = now();
-    graph->replay();
+    run();
     backend_->memory().synchronize();
     if (i < 0) continue;
     whole.push_back((now() - start) * 1e6);
@@ -138,6 +137,16 @@ std::vector<MeteredBackend::Piece> SliceBench::replayed(const Pass& pass, Metere
   }
   for (size_t p = 0; p < pieces.size(); ++p) pieces[p].us = median(times[p]);
   *us = median(whole);
+  return pieces;
+}
+
+std::vector<MeteredBackend::Piece> SliceBench::replayed(const Pass& pass, MeteredBackend::Marks marks, double* us) {
+  backend_->memory().synchronize();
+  backend_->set_marks(marks);
+  backend_->set_recording(true);
+  const auto graph = record_cuda_graph(*backend_, [&] { pass(); });
+  backend_->set_recording(false);
+  std::vector<MeteredBackend::Piece> pieces = timed_runs([&] { graph->replay(); }, marks, 2, options_.replays, us);
   backend_->set_marks(MeteredBackend::Marks::kNone);
   return pieces;
 }
@@ -149,23 +158,12 @@ SliceBench::Figures SliceBench::measure(const Pass& pass, bool with_operators, b
   f.calls = backend_->end_count();
   for (const MeteredCall& call : f.calls) f.layer_work[call.layer] += call.work;
   const auto direct = [&](MeteredBackend::Marks marks, double* us) {
-    std::vector<std::vector<double>> times;
-    std::vector<MeteredBackend::Piece> pieces;
-    std::vector<double> whole;
-    for (int i = 0; i < 3; ++i) {
-      backend_->set_marks(marks);
-      backend_->memory().synchronize();
-      const double start = now();
-      pass();
-      backend_->memory().synchronize();
-      whole.push_back((now() - start) * 1e6);
-      if (marks == MeteredBackend::Marks::kNone) continue;
-      pieces = backend_->pieces();
-      times.resize(pieces.size());
-      for (size_t p = 0; p < pieces.size(); ++p) times[p].push_back(pieces[p].us);
-    }
-    for (size_t p = 0; p < pieces.size(); ++p) pieces[p].us = median(times[p]);
-    *us = median(whole);
+    std::vector<MeteredBackend::Piece> pieces = timed_runs(
+        [&] {
+          backend_->set_marks(marks);
+          pass();
+        },
+        marks, 0, 3, us);
     backend_->set_marks(MeteredBackend::Marks::kNone);
     return pieces;
   };

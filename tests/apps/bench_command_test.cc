@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_run.h"
 #include "apps/fake_engine.h"
 #include "apps/xml_check.h"
 #include "checkpoint/temp_dir.h"
@@ -20,9 +21,7 @@ using testing::FakeLog;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-struct CommandRun {
-  int code = 0;
-  std::string out, err;
+struct CommandRun : testing::CommandOutput {
   std::shared_ptr<FakeLog> log = std::make_shared<FakeLog>();
 };
 
@@ -34,21 +33,7 @@ CommandRun run(Arguments arguments, const FakeBehaviour& behaviour = {}) {
   add_bench_command(app, chosen, testing::fake_factory(behaviour, result.log));
   arguments.insert(arguments.begin() + 1, {"-m", "fake"});
   arguments.insert(arguments.begin(), "bench");
-  std::reverse(arguments.begin(), arguments.end());
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-    const Result<int> code = chosen();
-    result.code = code ? *code : 1;
-    if (!code) std::fputs(code.error().message().c_str(), stderr);
-  } catch (const CLI::ParseError& error) {
-    result.code = 1;
-    std::fputs(error.what(), stderr);
-  }
-  std::fflush(stderr);
-  result.out = ::testing::internal::GetCapturedStdout();
-  result.err = ::testing::internal::GetCapturedStderr();
+  static_cast<testing::CommandOutput&>(result) = testing::run_command(app, chosen, std::move(arguments));
   return result;
 }
 

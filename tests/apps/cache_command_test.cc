@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "apps/command_run.h"
 #include "cache/tiers/local_store.h"
 #include "cache/tiers/shared_store.h"
 #include "cache/tiers/store_fixture.h"
@@ -23,33 +24,14 @@ using namespace store_testing;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-struct CommandRun {
-  int code = 0;
-  std::string out, err;
-};
+using CommandRun = testing::CommandOutput;
 
 CommandRun run(Arguments arguments) {
-  CommandRun result;
   CLI::App app;
   cli::Command chosen;
   add_cache_command(app, chosen);
   arguments.insert(arguments.begin(), "cache");
-  std::reverse(arguments.begin(), arguments.end());
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-    const Result<int> code = chosen();
-    result.code = code ? *code : 1;
-    if (!code) std::fputs(code.error().message().c_str(), stderr);
-  } catch (const CLI::ParseError& error) {
-    result.code = 1;
-    std::fputs(error.what(), stderr);
-  }
-  std::fflush(stderr);
-  result.out = ::testing::internal::GetCapturedStdout();
-  result.err = ::testing::internal::GetCapturedStderr();
-  return result;
+  return testing::run_command(app, chosen, std::move(arguments));
 }
 
 Json run_json(Arguments arguments, int code = 0) {

@@ -193,14 +193,7 @@ Status LocalStore::Impl::write_page(const KvStoreWrite& page, double now) {
              .exact = page.exact,
              .cache_class = page.cache_class};
     std::vector<uint8_t> text;
-    append_header({.fingerprint = fingerprint,
-                   .key = page.key,
-                   .parent = page.parent,
-                   .exact = page.exact,
-                   .cache_class = page.cache_class,
-                   .created = now,
-                   .group_bytes = shape.group_bytes},
-                  text);
+    append_header(header_of(page, fingerprint, shape, now), text);
     batch.Put(database->headers(), local_key(page.key), local_header_value(entry->expiry, text));
     for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
       const auto number = static_cast<int64_t>(group);

@@ -91,6 +91,16 @@ int64_t record_bytes(const KvPageShape& shape) {
   return record_group_offset(shape, static_cast<int64_t>(shape.group_bytes.size()));
 }
 
+PageHeader header_of(const KvStoreWrite& page, const KvFingerprint& fingerprint, const KvPageShape& shape, double created) {
+  return {.fingerprint = fingerprint,
+          .key = page.key,
+          .parent = page.parent,
+          .exact = page.exact,
+          .cache_class = page.cache_class,
+          .created = created,
+          .group_bytes = shape.group_bytes};
+}
+
 void append_header(const PageHeader& header, std::vector<uint8_t>& out) {
   const size_t begin = out.size();
   out.insert(out.end(), kMagic.begin(), kMagic.end());
@@ -186,14 +196,7 @@ std::vector<uint8_t> make_record(const KvStoreWrite& page, const KvFingerprint& 
                                  double created) {
   std::vector<uint8_t> record;
   record.reserve(static_cast<size_t>(record_bytes(shape)));
-  append_header({.fingerprint = fingerprint,
-                 .key = page.key,
-                 .parent = page.parent,
-                 .exact = page.exact,
-                 .cache_class = page.cache_class,
-                 .created = created,
-                 .group_bytes = shape.group_bytes},
-                record);
+  append_header(header_of(page, fingerprint, shape, created), record);
   for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
     const auto index = static_cast<int64_t>(group);
     append_group(page.page.subspan(static_cast<size_t>(shape.group_offset(index)), static_cast<size_t>(shape.group_bytes[group])),

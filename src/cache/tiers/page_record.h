@@ -45,6 +45,8 @@ struct PageHeader {
   std::vector<int64_t> group_bytes;
 };
 
+PageHeader header_of(const KvStoreWrite& page, const KvFingerprint& fingerprint, const KvPageShape& shape, double created);
+
 /// Bytes of a header, and of a whole record.
 size_t header_bytes(size_t groups);
 int64_t record_bytes(const KvPageShape& shape);
