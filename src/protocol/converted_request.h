@@ -72,7 +72,8 @@ enum class ReasoningStage : uint8_t { kNone, kStart, kReasoning, kContent };
 struct ParsingOptions {
   bool parse_tool_calls = false;
   bool tool_call_initial_stage = false;  ///< the prompt has opened the block
-  bool parse_json_output = false;
+  bool parse_json_output = false;        ///< JSON that was only asked for: it may come in a fence, with text around it
+  bool enforced_form = false;            ///< the answer is in a form, so nothing in it is markup, calls of tools apart
   ReasoningStage reasoning_initial_stage = ReasoningStage::kNone;
   std::vector<std::string> stop_sequences = {};
   bool hardened = false;  ///< §7.5

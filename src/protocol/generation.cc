@@ -16,7 +16,7 @@ ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> promp
   const int64_t limit = policy.max_model_len;
   const int64_t asked = g.max_tokens.value_or(default_max_tokens);
   if (prompt_tokens >= limit || (g.max_tokens.has_value() && asked > limit - prompt_tokens)) {
-    const int64_t completion = g.max_tokens.value_or(0);
+    const int64_t completion = g.max_tokens.value_or(1);  // one is the least that there must be room for
     return Fail(ApiError::Invalid(
         "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the messages, {} "
         "in the completion). Please reduce the length of the messages or completion.",

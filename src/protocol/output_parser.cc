@@ -41,11 +41,11 @@ std::shared_ptr<const OutputParser::Rules> OutputParser::rules_for(const Parsing
                                                                    const std::vector<std::string>& stops) {
   const auto make = [&stops](const ParsingOptions& o) { return std::make_shared<const Rules>(build(o, stops)); };
   if (!stops.empty()) return make(options);
-  constexpr int kHardened = 4, kJson = 2, kTools = 1;
-  static std::array<std::once_flag, 8> made;
-  static std::array<std::shared_ptr<const Rules>, 8> rules;
-  const int at =
-      (options.hardened ? kHardened : 0) + (options.parse_json_output ? kJson : 0) + (options.parse_tool_calls ? kTools : 0);
+  constexpr int kForm = 8, kHardened = 4, kJson = 2, kTools = 1;
+  static std::array<std::once_flag, 16> made;
+  static std::array<std::shared_ptr<const Rules>, 16> rules;
+  const int at = (options.enforced_form ? kForm : 0) + (options.hardened ? kHardened : 0) +
+                 (options.parse_json_output ? kJson : 0) + (options.parse_tool_calls ? kTools : 0);
   std::call_once(made[static_cast<size_t>(at)], [&] { rules[static_cast<size_t>(at)] = make(options); });
   return rules[static_cast<size_t>(at)];
 }
@@ -84,7 +84,7 @@ void OutputParser::build_answer(const ParsingOptions& options, const std::vector
     }
     if (options.parse_tool_calls) r.branches.push_back({TextPattern::AfterNewlines(kToolMarker), kToolCalls});
     if (stage == kCommonLead) r.branches.push_back({TextPattern::First('\n'), kCommonLead});
-    r.branches.push_back({TextPattern::Literal(kEndThinkToken), kCommon});
+    if (!options.enforced_form) r.branches.push_back({TextPattern::Literal(kEndThinkToken), kCommon});
   }
   StageRules& json = rules[kJson];
   json.unmatched = Action::kText;

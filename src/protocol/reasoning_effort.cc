@@ -38,8 +38,7 @@ std::string ReasoningEffort::name() const {
 }
 
 Result<ReasoningEffort> parse_reasoning_effort(int64_t number) {
-  if (number < 1 || number > 100)
-    return Err(Status::InvalidArgument("must be a whole number from 1 to 100 or a name, is {}", number));
+  if (number < 1 || number > 100) return Err(Status::InvalidArgument("must be a whole number from 1 to 100 or a name"));
   return ReasoningEffort{ReasoningEffort::Level::kNumber, static_cast<int>(number)};
 }
 

@@ -327,7 +327,9 @@ ApiResult<ConvertedRequest> finish_request(ConvertedRequest request, const Conve
   // With thinking the prompt cannot open the block: the calls come after the reasoning.
   p.tool_call_initial_stage = c.tool_choice == ToolChoice::kRequired && p.parse_tool_calls && !c.thinking;
   const ResponseFormat::Kind format = c.response_format.kind;
-  p.parse_json_output = format == ResponseFormat::Kind::kJsonObject || format == ResponseFormat::Kind::kJsonSchema;
+  // A schema is enforced: there is no fence to look for, and the answer may be a number or a string.
+  p.parse_json_output = format == ResponseFormat::Kind::kJsonObject;
+  p.enforced_form = format != ResponseFormat::Kind::kText && format != ResponseFormat::Kind::kJsonObject;
   p.reasoning_initial_stage = c.thinking ? ReasoningStage::kStart : ReasoningStage::kNone;
   if (!c.messages.empty() && c.messages.back().prefix) {
     const Message& last = c.messages.back();

@@ -48,6 +48,19 @@ await test('chat: response_format json_schema, whole, streamed and parsed', asyn
   isFox(final.choices[0].message.parsed);
 });
 
+await test('an answer need not be an object', async () => {
+  const scalar = { enum: [30, 'thirty', true, null] };
+  const is = (text) => assert.ok(scalar.enum.includes(JSON.parse(text)), text);
+  const format = { type: 'json_schema', name: 'x', schema: scalar };
+  for (const stream of [false, true]) {
+    const body = { ...base, ...off, messages, response_format: { type: 'json_schema', json_schema: { name: 'x', schema: scalar } } };
+    const chat = stream ? await openai.chat.completions.stream(body).finalChatCompletion() : await openai.chat.completions.create(body);
+    is(chat.choices[0].message.content);
+  }
+  is((await openai.responses.create({ model: 'nano', input: 'A fox', reasoning: { effort: 'none' }, text: { format } })).output_text);
+  is((await anthropic.messages.create({ model: 'nano', max_tokens: 300, ...off, messages, output_config: { format } })).content[0].text);
+});
+
 await test('chat: several choices, after thinking', async () => {
   const many = await openai.chat.completions.create({ ...base, ...off, messages, n: 4, response_format: jsonSchema() });
   for (const choice of many.choices) isFox(JSON.parse(choice.message.content));

@@ -131,6 +131,26 @@ TEST(OutputParser, ReadsBackWhatIsRendered) {
   }
 }
 
+// What is in a form is the answer as it is: a number or a string as well as an object, whatever a string spells.
+TEST(OutputParser, AnswersInAForm) {
+  for (const bool tools : {false, true}) {
+    for (const ReasoningStage stage : {ReasoningStage::kNone, ReasoningStage::kStart}) {
+      for (const std::string answer :
+           {"30", "\"yes\"", "  true", "null", "{\"a\": \"</think>\"}", "</think>", "```json\n1\n```"}) {
+        ParsingOptions options{.parse_tool_calls = tools, .enforced_form = true};
+        options.reasoning_initial_stage = stage;
+        Json expected = Json::array();
+        const bool thinks = stage == ReasoningStage::kStart;
+        if (thinks) expected.push_back(Json{{"type", "reasoning"}, {"text", "hm"}});
+        expected.push_back(Json{{"type", "text"}, {"text", answer}});
+        expected.push_back(Json{{"type", "finish"}, {"reason", "stop"}, {"stop_sequence", nullptr}});
+        SCOPED_TRACE(answer);
+        expect_any_split(options, (thinks ? "hm</think>" : "") + answer, "stop", expected);
+      }
+    }
+  }
+}
+
 // Nothing is lost where nothing is a marker, and every cut of arbitrary text reads the same.
 TEST(OutputParser, RandomText) {
   const std::vector<std::string> parts = {"<｜DSML｜",

@@ -112,8 +112,8 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
       {{{"reasoning_effort", "extreme"}},
        "reasoning_effort: must be minimal, low, medium, high, xhigh, max, ultra or a whole number"
        " from 1 to 100, got \"extreme\""},
-      {{{"reasoning_effort", 0}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 0, got 0"},
-      {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, is 101, got 101"},
+      {{{"reasoning_effort", 0}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, got 0"},
+      {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, got 101"},
       {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
       {{{"cache_salt", std::string(257, 'x')}}, "cache_salt: has 257 bytes, the limit is 256"},
       {{{"response_format", {{"type", "xml"}}}},
@@ -172,7 +172,8 @@ TEST(Requests, EveryParameterArrives) {
   EXPECT_EQ(format.kind, ResponseFormat::Kind::kJsonSchema);
   EXPECT_EQ(format.definition, R"({"type":"object"})");
   EXPECT_TRUE(format.strict);
-  EXPECT_TRUE(request->parsing.parse_json_output);
+  EXPECT_FALSE(request->parsing.parse_json_output) << "a schema is enforced: there is no fence to look for";
+  EXPECT_TRUE(request->parsing.enforced_form);
 
   GenerationPolicy policy;
   const auto refused = to_engine_request(*request, {1, 2, 3}, policy);
@@ -221,7 +222,10 @@ TEST(Requests, GenerationDefaults) {
   EXPECT_EQ(full.error().message,
             "This model's maximum context length is 100 tokens. However, you requested 101 tokens (10 in the messages, 91 in the "
             "completion). Please reduce the length of the messages or completion.");
-  EXPECT_FALSE(engine({}, 100, {.max_model_len = 100}).has_value());
+  const auto no_room = engine({}, 100, {.max_model_len = 100});
+  ASSERT_FALSE(no_room.has_value());
+  EXPECT_NE(no_room.error().message.find("requested 101 tokens (100 in the messages, 1 in the completion)"), std::string::npos)
+      << no_room.error().message;
   EXPECT_TRUE(engine({{"max_tokens", 90}}, 10, {.max_model_len = 100}).has_value());
 }
 
