@@ -1,8 +1,11 @@
 // Completions: chunks and the final object. The engine's text is the answer: nothing in it is parsed.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "protocol/conversation_stream.h"
+#include "tokenizer/utf8.h"
 
 namespace deepinfer {
 namespace {
@@ -16,15 +19,18 @@ class CompletionStream final : public ResponseStream {
         tokenizer_(std::move(tokenizer)),
         n_(std::max<int64_t>(request.generation.n, 1)),
         echo_(request.echo),
+        prompt_only_(request.generation.max_tokens == 0),
         logprobs_(request.generation.logprobs.has_value()),
         include_usage_(request.include_usage),
         prompt_ids_(std::move(prompt_ids)),
+        prompt_logprobs_(request.prompts.size()),
         prompt_usage_(request.prompts.size()) {
     choices_.resize(request.prompts.size() * static_cast<size_t>(n_));
     open_ = static_cast<int64_t>(choices_.size());
     for (const auto& prompt : request.prompts) {
       const auto* text = std::get_if<std::string>(&prompt);
       prompt_texts_.push_back(text != nullptr ? *text : decoded(std::get<std::vector<int32_t>>(prompt)));
+      begins_unseen_.push_back(text != nullptr);
     }
   }
 
@@ -38,17 +44,17 @@ class CompletionStream final : public ResponseStream {
     if (const auto error = engine_failure(output)) return fail(*error);
     prompt_usage_[static_cast<size_t>(prompt)] = output.usage;
     Choice& choice = choices_[static_cast<size_t>(index)];
-    completion_tokens_ += static_cast<int64_t>(output.tokens.size());
+    if (!prompt_only_) completion_tokens_ += static_cast<int64_t>(output.tokens.size());
     std::string text;
     Json logprobs = logprobs_ ? empty_logprobs() : Json(nullptr);
     if (echo_ && !choice.started) echo_prompt(static_cast<size_t>(prompt), output, choice, text, logprobs);
     choice.started = true;
-    text += output.text;
-    if (logprobs_) add_logprobs(output.tokens, output.logprobs, choice, logprobs);
+    if (!prompt_only_) text += output.text;
+    if (logprobs_ && !prompt_only_) add_logprobs(output.tokens, output.logprobs, choice, logprobs);
     choice.text += text;
     Json finish = nullptr;
     if (output.finish.has_value()) {
-      finish = output.finish == FinishReason::kLength ? "length" : "stop";
+      finish = output.finish == FinishReason::kLength || prompt_only_ ? "length" : "stop";
       choice.finish = finish;
       --open_;
     }
@@ -137,23 +143,35 @@ class CompletionStream final : public ResponseStream {
     if (!logprobs_ || prompt >= prompt_ids_.size()) return;
     const std::vector<int32_t>& ids = prompt_ids_[prompt];
     if (ids.empty()) return;
+    // The engine tells them once, before any other news of this prompt; every choice shows them.
+    std::vector<PositionLogprobs>& known = prompt_logprobs_[prompt];
+    if (!output.prompt_logprobs.empty()) known = output.prompt_logprobs;
     // Nothing comes before the first token that could predict it.
     add_one(ids[0], nullptr, choice, logprobs);
-    if (output.prompt_logprobs.size() + 1 == ids.size()) {
-      add_logprobs({ids.begin() + 1, ids.end()}, output.prompt_logprobs, choice, logprobs);
-    }
+    if (begins_unseen_[prompt]) choice.offset = 0;
+    if (known.size() + 1 == ids.size()) add_logprobs({ids.begin() + 1, ids.end()}, known, choice, logprobs);
   }
 
   void add_logprobs(const std::vector<int32_t>& ids, const std::vector<PositionLogprobs>& positions, Choice& choice, Json& out) {
     for (size_t i = 0; i < ids.size() && i < positions.size(); ++i) add_one(ids[i], &positions[i], choice, out);
   }
 
+  /// Its text, or its bytes as OpenAI spells those of tokens that are no whole characters: two such tokens are told apart.
+  std::string token_name(int32_t id) const {
+    const std::string_view bytes = tokenizer_ != nullptr ? tokenizer_->token_bytes(id) : std::string_view();
+    if (utf8_valid_prefix(bytes) == bytes.size()) return std::string(bytes);
+    std::string name = "bytes:";
+    for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<uint8_t>(c));
+    return name;
+  }
+
   void add_one(int32_t id, const PositionLogprobs* position, Choice& choice, Json& out) {
-    const std::string text = token_text(tokenizer_.get(), id);
+    const std::string text = token_name(id);
     Json top = nullptr;
     if (position != nullptr) {
       top = Json::object();
-      for (const TokenLogprob& t : position->top) top[token_text(tokenizer_.get(), t.token)] = finite_logprob(t.logprob);
+      // The best come first, and keep their place should a later one have the same name.
+      for (const TokenLogprob& t : position->top) top.emplace(token_name(t.token), finite_logprob(t.logprob));
     }
     for (Json* target : {&out, &choice.logprobs}) {
       (*target)["tokens"].push_back(text);
@@ -161,7 +179,9 @@ class CompletionStream final : public ResponseStream {
       (*target)["top_logprobs"].push_back(top);
       (*target)["text_offset"].push_back(choice.offset);
     }
-    choice.offset += std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
+    const std::string_view bytes = tokenizer_ != nullptr ? tokenizer_->token_bytes(id) : std::string_view();
+    // Characters that have begun, so that those of several tokens count once.
+    choice.offset += std::count_if(bytes.begin(), bytes.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; });
   }
 
   ResponseInfo info_;
@@ -169,10 +189,14 @@ class CompletionStream final : public ResponseStream {
   std::shared_ptr<const Tokenizer> tokenizer_;
   int64_t n_;
   bool echo_;
+  bool prompt_only_;  ///< what is generated is not shown
   bool logprobs_;
   bool include_usage_;
   std::vector<std::vector<int32_t>> prompt_ids_;
   std::vector<std::string> prompt_texts_;
+  std::vector<bool>
+      begins_unseen_;  ///< by prompt: text, so that its first token is the begin of the sequence, which no text shows
+  std::vector<std::vector<PositionLogprobs>> prompt_logprobs_;
   std::vector<Usage> prompt_usage_;
   std::vector<Choice> choices_;
   int64_t completion_tokens_ = 0;

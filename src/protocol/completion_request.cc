@@ -65,7 +65,14 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   GenerationOptions& g = out.generation;
   DI_API_ASSIGN(out.model, in.required_string("model"));
   DI_API_ASSIGN(out.prompts, read_prompts(in));
-  DI_API_RETURN_IF_ERROR(read_max_tokens(in, "max_tokens", g));
+  DI_API_ASSIGN(const std::optional<bool> echo, in.boolean("echo"));
+  out.echo = echo.value_or(false);
+  // None at all: the prompt is scored, and that is all.
+  if (const Json* most = in.find("max_tokens"); out.echo && most != nullptr && *most == 0) {
+    g.max_tokens = 0;
+  } else {
+    DI_API_RETURN_IF_ERROR(read_max_tokens(in, "max_tokens", g));
+  }
   DI_API_RETURN_IF_ERROR(read_temperature(in, g));
   DI_API_RETURN_IF_ERROR(read_openai_sampling(in, options, g));
   DI_API_RETURN_IF_ERROR(read_extensions(in, g));
@@ -74,8 +81,6 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   DI_API_ASSIGN(out.stop, read_openai_stop(in));
   std::erase(out.stop, std::string());
   DI_API_RETURN_IF_ERROR(read_stream(in, out.stream, out.include_usage));
-  DI_API_ASSIGN(const std::optional<bool> echo, in.boolean("echo"));
-  out.echo = echo.value_or(false);
   DI_API_ASSIGN(g.logprobs, in.integer("logprobs", 0, kMaxLogprobs));
   DI_API_ASSIGN(const std::optional<int64_t> best_of, in.integer("best_of", 1, kMaxChoices));
   if (best_of.value_or(g.n) != g.n) return Fail(ApiError::Field("best_of", "must equal n ({}), got {}", g.n, *best_of));

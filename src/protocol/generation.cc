@@ -185,6 +185,7 @@ ApiResult<Request> to_engine_request(const CompletionRequest& request, std::vect
                                      const GenerationPolicy& policy) {
   DI_API_RETURN_IF_ERROR(check_format(request.response_format, policy));
   DI_API_ASSIGN(Request out, common(request.generation, std::move(prompt), policy, /*fixed=*/false, /*default_max_tokens=*/16));
+  if (request.generation.max_tokens == 0) out.max_tokens = 1;  // the least that the engine makes; the answer leaves it out
   if (policy.grammar) out.structured_output = make_structured_output(request);
   out.stop = request.stop;
   if (request.echo && request.generation.logprobs.has_value()) out.prompt_logprobs = request.generation.logprobs;
