@@ -35,3 +35,11 @@ function(deepinfer_test NAME)
   string(REPLACE ";" " " labels "${ARG_LABELS}")
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900 LABELS "${labels}")
 endfunction()
+
+# deepinfer_timeout(SECONDS TEST...): for tests that drive the program from outside; a sanitizer makes it many times slower.
+function(deepinfer_timeout SECONDS)
+  if(DEEPINFER_SANITIZE)
+    math(EXPR SECONDS "${SECONDS} * 6")
+  endif()
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${SECONDS})
+endfunction()
