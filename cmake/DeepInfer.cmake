@@ -1,4 +1,4 @@
-# Options common to every target, and the two functions that declare targets.
+# Options common to every target, and the functions that declare targets and tests.
 
 add_library(deepinfer_options INTERFACE)
 target_include_directories(deepinfer_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
