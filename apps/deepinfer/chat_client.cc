@@ -32,8 +32,10 @@ Result<ChatClient> ChatClient::Create(const std::string& url, std::string api_ke
   std::string place = url.substr(kScheme.size());
   place = place.substr(0, place.find('/'));
   ChatClient client;
-  const size_t colon = place.rfind(':');
-  client.host_ = place.substr(0, colon);
+  const size_t bracket = place.starts_with('[') ? place.find(']') : std::string::npos;  // of an IPv6 address
+  const size_t colon = place.find(':', bracket == std::string::npos ? 0 : bracket);
+  client.authority_ = place;
+  client.host_ = bracket == std::string::npos ? place.substr(0, colon) : place.substr(1, bracket - 1);
   client.port_ = colon == std::string::npos ? "80" : place.substr(colon + 1);
   if (client.host_.empty() || client.port_.empty())
     return Err(Status::InvalidArgument("--url is \"{}\", must be http://HOST[:PORT]", url));
@@ -44,7 +46,7 @@ Result<ChatClient> ChatClient::Create(const std::string& url, std::string api_ke
 Status ChatClient::exchange(const std::string& method, const std::string& path, const std::string& body,
                             const std::function<bool(std::string_view)>& on_body) const {
   const auto failed = [&](const boost::system::error_code& error) {
-    return Status::FailedPrecondition("http://{}:{}: {}", host_, port_, error.message());
+    return Status::FailedPrecondition("http://{}: {}", authority_, error.message());
   };
   boost::system::error_code error;
   asio::io_context context;
@@ -56,7 +58,7 @@ Status ChatClient::exchange(const std::string& method, const std::string& path, 
   if (error) return failed(error);
 
   http::request<http::string_body> request(http::string_to_verb(method), path, 11);
-  request.set(http::field::host, host_ + ":" + port_);
+  request.set(http::field::host, authority_);
   request.set(http::field::connection, "close");
   if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
   if (!body.empty()) request.set(http::field::content_type, "application/json");
@@ -99,7 +101,7 @@ Result<std::string> ChatClient::first_model() const {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   const auto name = Json::json_pointer("/data/0/id");
   if (!json.is_object() || !json.contains(name) || !json[name].is_string())
-    return Err(Status::FailedPrecondition("http://{}:{}: /v1/models lists no model", host_, port_));
+    return Err(Status::FailedPrecondition("http://{}: /v1/models lists no model", authority_));
   return json[name].get<std::string>();
 }
 

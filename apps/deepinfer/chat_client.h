@@ -23,7 +23,7 @@ class ChatClient {
   Status exchange(const std::string& method, const std::string& path, const std::string& body,
                   const std::function<bool(std::string_view)>& on_body) const;
 
-  std::string host_, port_, api_key_;
+  std::string authority_, host_, port_, api_key_;
 };
 
 }  // namespace deepinfer::cli

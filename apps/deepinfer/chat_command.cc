@@ -173,7 +173,8 @@ class Chat {
       return g_stop == 0 && written.ok();
     });
     if (written.ok()) written = write_output(shown == Shown::kThinking && terminal_ ? "\x1b[0m\n" : "\n");
-    DI_RETURN_IF_ERROR(status);
+    // Ctrl-C breaks off whatever the connection waits for, too: what has come until then is the answer.
+    if (g_stop == 0) DI_RETURN_IF_ERROR(status);
     DI_RETURN_IF_ERROR(written);
     answer["content"] = content;
     if (thinking_) answer["reasoning_content"] = reasoning;
@@ -282,7 +283,10 @@ Result<int> run_chat(ChatOptions options) {
   std::string line;
   while (true) {
     if (interactive) DI_RETURN_IF_ERROR(write_output("> "));
-    if (!std::getline(std::cin, line)) break;
+    if (!std::getline(std::cin, line)) {
+      if (interactive) DI_RETURN_IF_ERROR(write_output("\n"));
+      break;
+    }
     if (line.empty()) continue;
     if (line.front() == '/') {
       DI_ASSIGN_OR_RETURN(const bool more, chat.command(line));
