@@ -57,11 +57,16 @@ Result<ExportContents> check_export(PageExportReader& reader, const std::stop_to
 /// Pages under another secret would lie in the store and never be found.
 Status check_secret(const ImportFlags& flags, const StoreSecretId& of_export) {
   DI_ASSIGN_OR_RETURN(const StoreSecretId here, secret_id_of(flags.store.directory, flags.secret_file));
-  if (!is_known(of_export) || !is_known(here) || here == of_export) return Status::Ok();
+  if (!is_known(of_export) || here == of_export) return Status::Ok();
+  if (!is_known(here)) {
+    return Status::FailedPrecondition(
+        "{0}: has no secret: the next engine would make one, and find none of these pages. Copy the secret that they are named "
+        "under to {0}/secret, or name it here with --secret-file and to engines with --kv-secret-file",
+        flags.store.directory);
+  }
   return Status::FailedPrecondition(
       "{}: its pages are named under another secret than those of {}: no request would find them. Let engines use this store "
-      "with "
-      "the secret of the other one (--kv-secret-file), and name it here with --secret-file",
+      "with the secret of the other one (--kv-secret-file), and name it here with --secret-file",
       flags.file, flags.store.directory);
 }
 
