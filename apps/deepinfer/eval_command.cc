@@ -239,8 +239,8 @@ void add_eval_command(CLI::App& app, Command& chosen) {
       "the checkpoint folder. Ctrl-C prints what is decided so far (exit code 130).\n"
       "Rows share nothing, and prompts run through all layers (--replay exact, --hit none) unless told otherwise.\n\n"
       "Examples:\n"
-      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8 --skill chat --skill sort\n"
-      "  deepinfer eval -m models/nano --suite skills.jsonl --replay bounded --hit 200");
+      "  deepinfer eval -m models/nano --suite models/nano/skills.jsonl --skill chat --skill sort\n"
+      "  deepinfer eval -m models/nano --suite models/nano/skills.jsonl --replay bounded --hit 200");
   command->callback([options, &chosen] { chosen = [options] { return run_eval(*options); }; });
 }
 

@@ -59,7 +59,7 @@ int run(int argc, char** argv) {
       "  deepinfer generate -m models/nano -p 'Tell me a story about a fox and a lamp.'\n"
       "  deepinfer serve models/nano\n"
       "  deepinfer chat -m models/nano\n"
-      "  deepinfer eval -m models/nano --suite skills.jsonl --limit 8\n"
+      "  deepinfer eval -m models/nano --suite models/nano/skills.jsonl\n"
       "  deepinfer bench throughput -m models/nano --concurrency 16\n"
       "  deepinfer cache stat /var/lib/deepinfer/kv");
   Command chosen;

@@ -296,6 +296,14 @@ TEST(Eval, HitsAndReplay) {
   EXPECT_NE(table.out.find("bounded replay, decoder compact: 0 rows with a hit"), std::string::npos) << table.out;
 }
 
+// What the README says to type.
+TEST(Eval, TheSuiteBesideTheModel) {
+  const auto run =
+      run_program({"eval", "--model", nano_dir(), "--suite", nano_dir() + "/skills.jsonl", "--skill", "chat", "--json"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_EQ(Json::parse(run.out)["skills"]["chat"]["rows"], 4) << run.out;
+}
+
 TEST(Eval, TheSharedSuite) {
   if (testing::shared_dir().empty())
     GTEST_SKIP() << "the suite is read from the shared folder ($DEEPINFER_SHARED), which is absent";
