@@ -194,7 +194,7 @@ Result<int> run_eval(const EvalOptions& options) {
            format_replay(result, engine->options(), options);
   };
   DI_RETURN_IF_ERROR(write_output(options.json ? json : table()));
-  if (result.interrupted) fmt::print(stderr, "interrupted after {:.0f} s: only the rows decided so far\n", seconds);
+  if (result.interrupted) print_diagnostic(fmt::format("interrupted after {:.0f} s: only the rows decided so far\n", seconds));
   return result.interrupted ? kInterruptedExit : 0;
 }
 

@@ -241,7 +241,7 @@ Result<Answer> answer(Engine& engine, Request request, bool stream) {
     out.interrupted = *news->finish == FinishReason::kCancelled;
     out.times.finish = out.interrupted ? "interrupted" : finish_reason_name(*news->finish);
   }
-  for (const std::string& part : handle.unenforced()) fmt::print(stderr, "not enforced: {}\n", part);
+  for (const std::string& part : handle.unenforced()) print_diagnostic(fmt::format("not enforced: {}\n", part));
   engine.shutdown();  // its threads have ended, so the last tick has come
   const auto [first, last] = clock->first_and_last();
   AnswerTimes& t = out.times;
@@ -326,7 +326,7 @@ Result<int> run_generate(const GenerateOptions& options) {
     if (stdout_is_terminal() && !run.text.ends_with('\n')) run.written = write_output("\n");
     if (!options.no_perf) {
       const std::string lines = format_performance(measure_performance(model, run.times));
-      fmt::print(stderr, "\n{}seed      {}\n", lines, seed);
+      print_diagnostic(fmt::format("\n{}seed      {}\n", lines, seed));
     }
   }
   // A reader that has seen enough (head) is no error.

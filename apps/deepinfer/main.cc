@@ -96,6 +96,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
+    deepinfer::cli::open_standard_streams();
     return deepinfer::cli::run(argc, argv);
   } catch (const std::bad_alloc&) {
     deepinfer::cli::print_error("out of memory");

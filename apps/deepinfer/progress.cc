@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "terminal.h"
@@ -24,22 +23,19 @@ void ProgressLine::update(std::string_view label, double done, double total, std
   last_ = Clock::now();
   shown_ = true;
   if (!(total > 0)) {
-    fmt::print(stderr, "\r\x1b[2K{} {}", label, detail);
-    std::fflush(stderr);
+    print_diagnostic(fmt::format("\r\x1b[2K{} {}", label, detail));
     return;
   }
   const double part = std::clamp(done / total, 0.0, 1.0);
   const auto filled = static_cast<size_t>(part * kBarWidth);
-  fmt::print(stderr, "\r\x1b[2K{} [{}{}] {:3.0f}% {}", label, std::string(filled, '#'), std::string(kBarWidth - filled, ' '),
-             part * 100, detail);
-  std::fflush(stderr);
+  print_diagnostic(fmt::format("\r\x1b[2K{} [{}{}] {:3.0f}% {}", label, std::string(filled, '#'),
+                               std::string(kBarWidth - filled, ' '), part * 100, detail));
 }
 
 void ProgressLine::clear() {
   if (!shown_) return;
   shown_ = false;
-  fmt::print(stderr, "\r\x1b[2K");
-  std::fflush(stderr);
+  print_diagnostic("\r\x1b[2K");
 }
 
 }  // namespace deepinfer::cli

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 namespace deepinfer::cli {
 namespace {
@@ -16,6 +17,14 @@ volatile std::sig_atomic_t g_interrupted = 0;
 extern "C" void on_signal(int) { g_interrupted = 1; }
 
 }  // namespace
+
+void open_standard_streams() {
+  constexpr std::pair<int, int> kStreams[] = {{STDIN_FILENO, O_WRONLY}, {STDOUT_FILENO, O_RDONLY}, {STDERR_FILENO, O_WRONLY}};
+  for (const auto& [fd, mode] : kStreams) {
+    // Lower ones are open by now, so the new one gets this number.
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) static_cast<void>(::open("/dev/null", mode));
+  }
+}
 
 void catch_signals() {
   struct sigaction action {};
@@ -61,7 +70,13 @@ Status write_output(std::string_view text) {
   return Status::DataLoss("standard output: cannot write: {}", std::strerror(errno));
 }
 
-void print_error(std::string_view message) { fmt::print(stderr, "deepinfer: {}\n", one_line(message)); }
+// Not fmt::print, which throws when it cannot write.
+void print_diagnostic(std::string_view text) {
+  static_cast<void>(std::fwrite(text.data(), 1, text.size(), stderr));
+  static_cast<void>(std::fflush(stderr));
+}
+
+void print_error(std::string_view message) { print_diagnostic(fmt::format("deepinfer: {}\n", one_line(message))); }
 
 std::string one_line(std::string_view text) {
   std::string out;

@@ -8,6 +8,10 @@
 
 namespace deepinfer::cli {
 
+/// Opens /dev/null in place of standard streams that are closed, or files and sockets would take their numbers and get what is
+/// written to them. Reading the input and writing the output still fail, as they do when closed; messages go nowhere.
+void open_standard_streams();
+
 /// From here on SIGINT and SIGTERM only set a flag, the second one kills; SIGPIPE is ignored, so that writing fails instead.
 void catch_signals();
 bool interrupted();
@@ -21,6 +25,9 @@ Result<std::string> read_input(const std::string& path, int64_t limit);
 
 /// Writes to standard output and flushes. kCancelled: the reader has gone away (a closed pipe).
 Status write_output(std::string_view text);
+
+/// Writes to standard error, as well as that goes: nobody can be told that it failed.
+void print_diagnostic(std::string_view text);
 
 /// One line on standard error.
 void print_error(std::string_view message);

@@ -15,6 +15,7 @@ namespace deepinfer {
 namespace {
 
 using testing::nano_dir;
+using testing::ProgramOptions;
 using testing::run_program;
 using Json = nlohmann::json;
 using Arguments = std::vector<std::string>;
@@ -194,6 +195,26 @@ TEST(Generate, ReaderThatGoesAwayEndsTheText) {
 }
 
 // Weights are used where they lie, and nothing else is large.
+// Nobody can be told that standard error is gone; the text is there all the same.
+TEST(Generate, StandardStreamsThatAreClosedOrFull) {
+  const std::vector<std::string> arguments = {"generate", "-m", nano_dir(), "-t", "1", "-p", "Hello", "-n", "5", "-s", "1"};
+  const auto want = run_program(arguments);
+  ASSERT_EQ(want.code, 0) << want.err;
+  for (const ProgramOptions& options : {ProgramOptions{.full = true}, ProgramOptions{.closed = {STDERR_FILENO}},
+                                        ProgramOptions{.closed = {STDIN_FILENO, STDERR_FILENO}}}) {
+    const auto run = run_program(arguments, options);
+    EXPECT_EQ(run.code, 0);
+    EXPECT_EQ(run.out, want.out);
+  }
+  const auto mute = run_program(arguments, {.closed = {STDOUT_FILENO}});
+  EXPECT_EQ(mute.code, 1);
+  EXPECT_NE(mute.err.find("standard output: cannot write"), std::string::npos) << mute.err;
+  const auto deaf = run_program({"generate", "-m", nano_dir()}, {.closed = {STDIN_FILENO}});
+  EXPECT_EQ(deaf.code, 1);
+  EXPECT_NE(deaf.err.find("standard input"), std::string::npos) << deaf.err;
+  EXPECT_EQ(run_program({"generate", "-m", "/nonexistent", "-p", "x"}, {.full = true}).code, 1);
+}
+
 TEST(Generate, Memory) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "the sanitizer's own memory";

@@ -58,6 +58,8 @@ ProgramRun run_program(const std::vector<std::string>& arguments, const ProgramO
     ::dup2(in.ends[0], STDIN_FILENO);
     ::dup2(out.ends[1], STDOUT_FILENO);
     ::dup2(err.ends[1], STDERR_FILENO);
+    if (options.full) ::dup2(::open("/dev/full", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+    for (const int fd : options.closed) ::close(fd);
     std::signal(SIGPIPE, SIG_DFL);
     ::execv(path.c_str(), argv.data());
     ::_exit(127);

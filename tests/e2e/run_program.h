@@ -15,6 +15,8 @@ struct ProgramOptions {
   std::string input = {};              ///< standard input
   int signal_at_first_output = 0;      ///< sent once something has come out
   bool close_at_first_output = false;  ///< standard output is closed then, as `head` does
+  std::vector<int> closed = {};        ///< standard streams that the program starts without, as after `2>&-` in a shell
+  bool full = false;                   ///< standard error is a full device, where nothing can be written
 };
 
 /// Runs the built program to its end. After two minutes it is killed.

@@ -100,7 +100,8 @@ Result<int> run_sweep(const BenchFlags& flags, const EngineFactory& factory) {
   }
   if (failed > 0) cli::print_error(fmt::format("{} requests failed, the first with: {}", failed, first_error));
   if (cli::interrupted()) {
-    fmt::print(stderr, "interrupted in run {} of {}: only what was done until then\n", output.results().size(), count);
+    cli::print_diagnostic(
+        fmt::format("interrupted in run {} of {}: only what was done until then\n", output.results().size(), count));
     return cli::kInterruptedExit;
   }
   return failed > 0 && completed == 0 ? 1 : 0;

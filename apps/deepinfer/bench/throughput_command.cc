@@ -26,7 +26,8 @@ Result<int> run_throughput(const BenchFlags& flags, const EngineFactory& factory
     const Status written = cli::write_output(format_table(result));
     if (!written.ok() && written.code() != StatusCode::kCancelled) return Err(written);
   }
-  if (result.interrupted) fmt::print(stderr, "interrupted after {:.0f} s: only what was done until then\n", result.duration);
+  if (result.interrupted)
+    cli::print_diagnostic(fmt::format("interrupted after {:.0f} s: only what was done until then\n", result.duration));
   if (result.failed > 0) {
     cli::print_error(fmt::format("{} of {} requests failed, the first with: {}", result.failed, measured.run.requests.size(),
                                  result.first_error));
