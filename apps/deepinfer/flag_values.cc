@@ -137,8 +137,14 @@ Result<std::vector<std::string>> split_list(std::string_view text) {
 
 CLI::Option* add_value(CLI::App& command, const std::string& names, const std::string& description, const char* type,
                        std::function<Status(const std::string&)> read) {
-  // The name in an error is the long one, which comes last.
-  const std::string name = names.substr(names.find_last_of(',') + 1);
+  // The name in an error is the long one, or all of them: which one was typed is not known here.
+  std::string name;
+  for (size_t at = 0; at < names.size();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    const std::string one = names.substr(at, end - at);
+    if (one.starts_with("--")) name += (name.empty() ? "" : "/") + one;
+    at = end + 1;
+  }
   const auto take = [name, read = std::move(read)](const std::string& text) {
     const Status status = read(text);
     if (!status.ok()) throw CLI::ValidationError(name, status.message());

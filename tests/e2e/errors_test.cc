@@ -60,7 +60,7 @@ TEST(Errors, Flags) {
       {{"generate", "-m", m, "-p", "x", "--max-tokens", "99999999999999999999"}, {"--max-tokens"}},
       {{"generate", "-m", m, "-p", "x", "--threads", "0"}, {"--threads", "0"}},
       {{"generate", "-m", m, "-p", "x", "--threads", "100000"}, {"--threads", "100000"}},
-      {{"generate", "-m", m, "-p", "x", "--backend", "tpu"}, {"--backend", "tpu"}},
+      {{"generate", "-m", m, "-p", "x", "--device", "tpu"}, {"--device", "--backend", "tpu"}},
       {{"generate", "-m", m, "-p", "x", "--prefill-chunk", "0"}, {"--prefill-chunk"}},
       {{"inspect"}, {"model"}},
       {{"inspect", m, "--verify", "some"}, {"--verify", "some"}},
