@@ -1,6 +1,7 @@
 // What the core does with the results of a step: tokens, text, pages, and the end of answers.
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine_core.h"
 
@@ -111,8 +112,12 @@ void EngineCore::take_prompt_logprobs(Sequence& s, int64_t first, std::span<Posi
   if (known > 0) logprobs = logprobs.subspan(static_cast<size_t>(known));
   if (s.finished || logprobs.empty()) return;
   s.prompt_logprobs_given += static_cast<int64_t>(logprobs.size());
+  s.prompt_logprobs.insert(s.prompt_logprobs.end(), std::make_move_iterator(logprobs.begin()),
+                           std::make_move_iterator(logprobs.end()));
+  // In one piece, however many steps the prompt took: who reads along could not tell a part from the whole.
+  if (s.prompt_logprobs_given + 1 < s.prompt_tokens) return;
   Output output = start_output(s);
-  output.prompt_logprobs.assign(std::make_move_iterator(logprobs.begin()), std::make_move_iterator(logprobs.end()));
+  output.prompt_logprobs = std::exchange(s.prompt_logprobs, {});
   s.request->stream->push(std::move(output));
 }
 

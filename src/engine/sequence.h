@@ -91,7 +91,8 @@ struct Sequence {
   std::optional<TierHit> tier_hit;  ///< until it has been pulled, or has failed
   bool admitted = false;            ///< once, at least
   bool finished = false;
-  int64_t prompt_logprobs_given = 0;  ///< entries; a prompt that was preempted runs twice
+  std::vector<PositionLogprobs> prompt_logprobs;  ///< until all are there
+  int64_t prompt_logprobs_given = 0;              ///< entries so far; a prompt that was preempted runs twice
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t generated() const { return length() - prompt_tokens; }
