@@ -19,7 +19,7 @@ void Cors::add_to(const HttpRequest& request, std::vector<Header>& headers) cons
   const std::string_view origin = request.header("origin");
   if (origin.empty() || !allowed(origin)) return;
   headers.emplace_back("Access-Control-Allow-Origin", origin);
-  headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, request-id, retry-after");
+  headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, request-id, retry-after, x-unenforced-keywords");
 }
 
 Reply Cors::preflight(const HttpRequest& request) const {

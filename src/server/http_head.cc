@@ -114,6 +114,8 @@ bool find_rest(RequestHead& head) {
 
 }  // namespace
 
+bool may_begin_request(char first) { return is_token_char(first) || first == '\r' || first == '\n'; }
+
 RequestHead parse_head(std::string_view text, const HeadLimits& limits) {
   RequestHead head;
   bool first = true;

@@ -31,6 +31,9 @@ struct RequestHead {
   std::string fault;  ///< why
 };
 
+/// Whether a request can start with this: a method is a token, and empty lines before it are left out.
+bool may_begin_request(char first);
+
 /// `text` ends with the empty line. Method and path are filled in as far as they could be read, even when there is a fault.
 RequestHead parse_head(std::string_view text, const HeadLimits& limits);
 

@@ -1,5 +1,7 @@
 #include "server/server_options.h"
 
+#include <algorithm>
+
 #include "base/mapped_file.h"
 
 namespace deepinfer::server {
@@ -24,6 +26,18 @@ Status check_key(size_t number, const std::string& key) {
   return Status::Ok();
 }
 
+/// What no browser ever sends would let nobody in, and nobody would know why.
+Status check_origin(const std::string& origin) {
+  const size_t scheme = origin.find("://");
+  const bool sent = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
+                    origin.find_first_of("/?#@ ", scheme + 3) == std::string::npos &&
+                    std::none_of(origin.begin(), origin.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
+  if (sent || origin == "*" || origin == "null") return Status::Ok();
+  return Status::InvalidArgument(
+      "--allowed-origins: \"{}\" is no origin as browsers send it: *, or scheme://host[:port] in lower case with nothing behind",
+      origin);
+}
+
 }  // namespace
 
 Status ServerOptions::validate() const {
@@ -33,6 +47,7 @@ Status ServerOptions::validate() const {
   if (ssl_certfile.empty() != ssl_keyfile.empty())
     return Status::InvalidArgument("--ssl-certfile and --ssl-keyfile go together, only one is given");
   for (size_t i = 0; i < api_keys.size(); ++i) DI_RETURN_IF_ERROR(check_key(i, api_keys[i]));
+  for (const std::string& origin : allowed_origins) DI_RETURN_IF_ERROR(check_origin(origin));
   DI_RETURN_IF_ERROR(check("max_body_bytes", max_body_bytes, int64_t{1}, int64_t{1} << 32));
   DI_RETURN_IF_ERROR(check("max_buffered_bytes", max_buffered_bytes, max_body_bytes, int64_t{1} << 40));
   DI_RETURN_IF_ERROR(check("max_header_bytes", max_header_bytes, int64_t{256}, int64_t{1} << 20));

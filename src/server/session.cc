@@ -154,7 +154,10 @@ asio::awaitable<bool> Session::serve_one() {
   started_ = Clock::now();
   if (got == Read::kClosed) co_return false;
   if (got == Read::kTimeout && buffer_.empty()) co_return false;  // nobody asked anything
-  if (got == Read::kOk) {
+  if (got == Read::kNotHttp) {
+    head_.status = 400;
+    head_.fault = "this is not HTTP";
+  } else if (got == Read::kOk) {
     head_ = parse_head(std::string_view(buffer_).substr(0, length), {.max_headers = options_.max_headers});
   } else {
     head_.status = got == Read::kTimeout ? 408 : 431;
@@ -204,6 +207,11 @@ asio::awaitable<Session::Read> Session::read_head(size_t& length) {
   while (true) {
     // One empty line before a request is tolerated, as RFC 9112 2.2 asks.
     if (searched == 0 && buffer_.starts_with("\r\n")) buffer_.erase(0, 2);
+    // A client of TLS would wait for its answer as long as we for the end of a head.
+    if (!buffer_.empty() && !may_begin_request(buffer_.front())) {
+      clear_deadline();
+      co_return Read::kNotHttp;
+    }
     const size_t from = searched > 3 ? searched - 3 : 0;
     const size_t end = buffer_.find("\r\n\r\n", from);
     // Lines that end in LF alone never complete a head: what the parser is shown then is refused.

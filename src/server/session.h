@@ -35,7 +35,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   struct Signal;
 
-  enum class Read : uint8_t { kOk, kClosed, kTimeout, kTooLarge };
+  enum class Read : uint8_t { kOk, kClosed, kTimeout, kTooLarge, kNotHttp };
   asio::awaitable<bool> serve_one();
   asio::awaitable<Read> read_head(size_t& length);
   asio::awaitable<std::optional<Reply>> read_body(const RequestHead& head, HttpRequest& request, const Match& match);

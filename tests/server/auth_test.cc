@@ -122,6 +122,20 @@ TEST(Auth, KeyFile) {
   EXPECT_FALSE(options.validate().ok());
 }
 
+TEST(Cors, OriginsAreWhatBrowsersSend) {
+  server::ServerOptions options;
+  for (const char* fine :
+       {"*", "null", "https://app.example", "http://localhost:3000", "http://[::1]:80", "chrome-extension://abc"}) {
+    options.allowed_origins = {fine};
+    EXPECT_TRUE(options.validate().ok()) << fine;
+  }
+  for (const char* wrong : {"", "app.example", "localhost:3000", "https://", "://x", "https://app.example/",
+                            "https://App.example", "https://a.example,https://b.example/x", "https://user@app.example"}) {
+    options.allowed_origins = {wrong};
+    EXPECT_NE(options.validate().message().find("--allowed-origins: \"" + std::string(wrong) + "\""), std::string::npos) << wrong;
+  }
+}
+
 TEST(Cors, PreflightAndReplies) {
   TestServerOptions options = with_keys();
   options.server.allowed_origins = {"https://app.example"};

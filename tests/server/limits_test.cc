@@ -56,6 +56,7 @@ TEST_F(Limits, BrokenHeads) {
         "GET /he\x01lth HTTP/1.1\r\nHost: x\r\n\r\n", "GET /h HTTQ/1.1\r\nHost: x\r\n\r\n", "\x16\x03\x01\x02\x03\r\n\r\n"})
     refused(head, 400);
   using namespace std::string_literals;
+  refused("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"s, 400);  // TLS, whose client waits
   refused("GET /health HTTP/1.1\r\nHost: x\r\nA: a\0b\r\n\r\n"s, 400);
   refused("GET /health HTTP/2.0\r\nHost: x\r\n\r\n", 505);
   refused("POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: 200-maybe\r\nContent-Length: 2\r\n\r\n{}", 417);
