@@ -134,6 +134,8 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
                   "32 secret bytes under which prefixes are stored (default: secret in the shared folder or in the store, made "
                   "if it isn't there)")
          ->type_name("FILE"));
+  in(add_choice(c, "--kv-weights-check", kv_weights_check, {"sample", "full"},
+                "What stores tell checkpoints by: bytes of every tensor, or full: all bytes, read at start (default: sample)"));
   if (use == EngineUse::kServing) {
     seconds("--kv-ttl-chat", kv_ttl_chat, 0, kMaxStoreTtl,
             "Seconds that stores keep unused pages of chats; 0: they don't get them (default: 86400)");
@@ -154,6 +156,7 @@ void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_shared_bytes, t.shared_bytes);
   take(kv_directory, t.directory);
   take(kv_secret_file, t.secret_file);
+  take(kv_weights_check, t.weights_check);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);
   take(kv_ttl_pinned, t.ttl_pinned);

@@ -47,6 +47,8 @@ Status KvTierOptions::validate() const {
   if (!secret_file.empty() && !persistent())
     return Status::InvalidArgument("kv_tiers.secret_file is \"{}\", which names pages of a store, and there is none",
                                    secret_file);
+  if (weights_check != "sample" && weights_check != "full")
+    return Status::InvalidArgument("kv_tiers.weights_check is \"{}\", must be sample or full", weights_check);
   return Status::Ok();
 }
 

@@ -215,6 +215,18 @@ TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
   EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage);
 }
 
+TEST_F(EngineTiers, WhoSampledTheWeightsAndWhoReadThemAllKeepApart) {
+  const Request request = prompt_of(700);
+  EngineOptions o = with_store();
+  { run(*make(o), request); }
+  o.kv_tiers.weights_check = "full";
+  { EXPECT_EQ(run(*make(o), request).usage.tiers.miss, "not_stored"); }
+  for (const char* check : {"sample", "full"}) {
+    o.kv_tiers.weights_check = check;
+    EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage) << check;
+  }
+}
+
 TEST_F(EngineTiers, TenantsAndSecretsKeepApart) {
   Request mine = prompt_of(700), yours = prompt_of(700);
   mine.cache_salt = "mine";

@@ -83,6 +83,9 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options.kv_tiers.host_bytes = 1 << 20;
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
+  options = good();
+  options.kv_tiers.weights_check = "most";
+  EXPECT_EQ(options.validate().message(), "kv_tiers.weights_check is \"most\", must be sample or full");
 }
 
 TEST(EngineOptions, EveryFieldIsChecked) {
