@@ -356,6 +356,7 @@ TEST(CacheCommandErrors, NameWhatIsWrong) {
   EXPECT_NE(error_of({"import", empty.path(), "/nonexistent"}).find("/nonexistent: no such file"), std::string::npos);
   EXPECT_NE(error_of({"import", empty.path(), "/dev/null"}).find("/dev/null: is no regular file"), std::string::npos);
   EXPECT_NE(error_of({"gc", empty.path(), "--capacity", "0"}).find("--capacity"), std::string::npos);
+  EXPECT_NE(error_of({"gc", empty.path(), "--kv-directory", "http://h"}).find("redis://"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--class", "chat,robot"}).find("--class"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--fingerprint", "XYZ"}).find("--fingerprint"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--newer-than", "soon"}).find("--newer-than"), std::string::npos);
