@@ -141,6 +141,9 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
             "Seconds that stores keep unused pages of chats; 0: they don't get them (default: 86400)");
     seconds("--kv-ttl-agent", kv_ttl_agent, 0, kMaxStoreTtl, "The same for agents (default: 259200)");
     seconds("--kv-ttl-pinned", kv_ttl_pinned, 0, kMaxStoreTtl, "The same for pinned pages (default: 2592000)");
+    in(c.add_option("--kv-intervals", kv_intervals,
+                    "Record here when prompts come back, for `deepinfer cache plan --intervals` (default: none)")
+           ->type_name("FILE"));
   }
   seconds("--kv-match-limit", kv_match_limit, kLeastLimit, 60,
           "Seconds after which a prompt counts as not stored (default: 0.05)");
@@ -157,6 +160,7 @@ void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_directory, t.directory);
   take(kv_secret_file, t.secret_file);
   take(kv_weights_check, t.weights_check);
+  take(kv_intervals, t.intervals);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);
   take(kv_ttl_pinned, t.ttl_pinned);

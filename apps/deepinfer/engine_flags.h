@@ -41,6 +41,7 @@ struct EngineFlags {
   std::optional<std::string> kv_directory;
   std::optional<std::string> kv_secret_file;
   std::optional<std::string> kv_weights_check;
+  std::optional<std::string> kv_intervals;
   std::optional<double> kv_ttl_chat, kv_ttl_agent, kv_ttl_pinned;
   std::optional<double> kv_match_limit, kv_pull_limit;
   bool no_kv_cut_over = false;

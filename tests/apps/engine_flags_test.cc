@@ -75,6 +75,8 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "secret",
                                  "--kv-weights-check",
                                  "full",
+                                 "--kv-intervals",
+                                 "intervals.json",
                                  "--kv-ttl-chat",
                                  "0",
                                  "--kv-ttl-agent",
@@ -116,6 +118,7 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.kv_tiers.directory, "redis://host");
   EXPECT_EQ(o.kv_tiers.secret_file, "secret");
   EXPECT_EQ(o.kv_tiers.weights_check, "full");
+  EXPECT_EQ(o.kv_tiers.intervals, "intervals.json");
   EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
   EXPECT_EQ(o.kv_tiers.ttl_agent, 11);
   EXPECT_EQ(o.kv_tiers.ttl_pinned, 12);

@@ -72,6 +72,7 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().ok()) << options.validate().message();
   options.enable_prefix_caching = false;
+  options.kv_tiers.intervals = "file";
   EXPECT_TRUE(options.validate().message().starts_with("enable_prefix_caching is false, kv_tiers need it"))
       << options.validate().message();
   options = good();
