@@ -134,11 +134,16 @@ void EngineFlags::add_tier_flags(CLI::App& c, EngineUse use) {
                   "32 secret bytes under which prefixes are stored (default: secret in the shared folder or in the store, made "
                   "if it isn't there)")
          ->type_name("FILE"));
+  in(add_choice(c, "--kv-weights-check", kv_weights_check, {"sample", "full"},
+                "What stores tell checkpoints by: bytes of every tensor, or full: all bytes, read at start (default: sample)"));
   if (use == EngineUse::kServing) {
     seconds("--kv-ttl-chat", kv_ttl_chat, 0, kMaxStoreTtl,
             "Seconds that stores keep unused pages of chats; 0: they don't get them (default: 86400)");
     seconds("--kv-ttl-agent", kv_ttl_agent, 0, kMaxStoreTtl, "The same for agents (default: 259200)");
     seconds("--kv-ttl-pinned", kv_ttl_pinned, 0, kMaxStoreTtl, "The same for pinned pages (default: 2592000)");
+    in(c.add_option("--kv-intervals", kv_intervals,
+                    "Record here when prompts come back, for `deepinfer cache plan --intervals` (default: none)")
+           ->type_name("FILE"));
   }
   seconds("--kv-match-limit", kv_match_limit, kLeastLimit, 60,
           "Seconds after which a prompt counts as not stored (default: 0.05)");
@@ -154,6 +159,8 @@ void EngineFlags::take_tiers(KvTierOptions& t) const {
   take(kv_shared_bytes, t.shared_bytes);
   take(kv_directory, t.directory);
   take(kv_secret_file, t.secret_file);
+  take(kv_weights_check, t.weights_check);
+  take(kv_intervals, t.intervals);
   take(kv_ttl_chat, t.ttl_chat);
   take(kv_ttl_agent, t.ttl_agent);
   take(kv_ttl_pinned, t.ttl_pinned);

@@ -40,6 +40,8 @@ struct EngineFlags {
   std::optional<int64_t> kv_shared_bytes;
   std::optional<std::string> kv_directory;
   std::optional<std::string> kv_secret_file;
+  std::optional<std::string> kv_weights_check;
+  std::optional<std::string> kv_intervals;
   std::optional<double> kv_ttl_chat, kv_ttl_agent, kv_ttl_pinned;
   std::optional<double> kv_match_limit, kv_pull_limit;
   bool no_kv_cut_over = false;

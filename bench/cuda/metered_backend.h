@@ -67,6 +67,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   std::vector<Piece> pieces();
 
   std::string name() const override { return inner_->name(); }
+  std::string numerics() const override { return inner_->numerics(); }
   std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }

@@ -15,6 +15,7 @@
 #include "deepinfer/options.h"
 #include "deepinfer/output.h"
 #include "deepinfer/request.h"
+#include "deepinfer/revisit_intervals.h"
 #include "deepinfer/status.h"
 
 namespace deepinfer {
@@ -89,6 +90,7 @@ struct EngineStats {
   int64_t pulls_refused = 0;     ///< fetching would have taken longer than computing
   int64_t pulled_tokens = 0;     ///< of cached_tokens, those that came from a tier
   double pull_wait_seconds = 0;  ///< that steps waited for pages on their way
+  double row_layer_seconds = 0;  ///< that a row of a prompt takes in a layer, estimated; 0: not measured yet
   KvTiersStats tiers;            ///< without tiers: empty
   int64_t snapshots = 0, snapshot_bytes = 0, snapshot_hits = 0, snapshot_misses = 0;
   // Speculative decoding.
@@ -152,6 +154,8 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
   virtual EngineStats stats() const = 0;
   virtual ExpertCounts expert_counts() const { return {}; }
+  /// When prompts came back to pages, since the recording began (KvTierOptions::intervals), from a sample if there were many.
+  virtual IntervalsByClass revisit_intervals() const { return {}; }
   /// Forgets every cached page, pinned ones too, and every window snapshot that no request uses, before a request that is
   /// submitted later is looked at. What running requests hold stays, and is cached when they end. The tiers keep what they have:
   /// others may use it. A request with another salt finds none of it.

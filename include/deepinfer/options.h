@@ -63,6 +63,12 @@ struct KvTierOptions {
   std::string directory;  ///< Redis that knows what `shared` holds, for fast look-ups: redis://HOST[:PORT] or unix://PATH
   /// 32 bytes under which pages are named; empty: SHARED/secret or STORE/secret, made if it isn't there.
   std::string secret_file;
+  /// How much of the weights is read to tell the checkpoint from others: "sample", some of each tensor, or "full". Engines that
+  /// share pages do the same.
+  std::string weights_check = "sample";
+  /// File in which the engine records when prompts come back to pages, for `deepinfer cache plan`; needs no tier. One that is
+  /// there is gone on with. Empty: none.
+  std::string intervals;
   double ttl_chat = 86400;           ///< how long stores keep a page of class `chat` after its last use; 0: not at all
   double ttl_agent = 3 * 86400.0;    ///< the same for class `agent`
   double ttl_pinned = 30 * 86400.0;  ///< the same for class `pinned`

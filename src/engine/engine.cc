@@ -9,7 +9,9 @@
 #include <mutex>
 #include <thread>
 
+#include "cache/revisit_recorder.h"
 #include "engine/engine_core.h"
+#include "engine/intervals_file.h"
 #include "engine/loaded_model.h"
 #include "engine/memory_plan.h"
 #include "engine/model_executor.h"
@@ -68,7 +70,7 @@ Result<EngineOptions> resolve(EngineOptions o, const ModelConfig& config) {
 class EngineImpl final : public Engine {
  public:
   EngineImpl(EngineOptions options, LoadedModel loaded, std::unique_ptr<KvCache> cache, std::optional<EngineTiers> tiers,
-             std::vector<std::unique_ptr<SequenceState>> states, std::string memory_plan)
+             std::vector<std::unique_ptr<SequenceState>> states, std::string memory_plan, IntervalsByClass earlier)
       : options_(std::move(options)),
         loaded_(std::move(loaded)),
         cache_(std::move(cache)),
@@ -79,6 +81,7 @@ class EngineImpl final : public Engine {
         core_(core_options(), cache_.get(), &windows_, &executor_, loaded_.tokenizer, hasher(), step_clock),
         memory_plan_(std::move(memory_plan)),
         sequence_bytes_(loaded_.model->new_borrowing_sequence()->resident_bytes()),
+        revisits_(step_clock(), std::move(earlier)),
         inbox_(std::make_shared<Inbox>()),
         compiler_(loaded_.tokenizer, static_cast<int32_t>(loaded_.config().eos_token_id), loaded_.config().vocab_size, {},
                   [inbox = inbox_](RequestId id, FormResult form) { inbox->prepare(id, std::move(form)); }) {
@@ -99,6 +102,15 @@ class EngineImpl final : public Engine {
   }
 
   ~EngineImpl() override { shutdown(Shutdown::kCancel); }
+
+  /// Before anybody else has the engine.
+  Status save_intervals() {
+    if (options_.kv_tiers.intervals.empty()) return Status::Ok();
+    auto file = IntervalsFile::Open(options_.kv_tiers.intervals, [this] { return recording(); });
+    if (!file) return file.error();
+    intervals_file_ = *std::move(file);
+    return Status::Ok();
+  }
 
   Result<RequestHandle> submit(Request request) override {
     auto checked = check_request(std::move(request), limits_);
@@ -137,6 +149,10 @@ class EngineImpl final : public Engine {
       if (options_.trace != nullptr)
         options_.trace->submitted(active->id, telemetry::to_ns(active->submitted),
                                   static_cast<int64_t>(active->request.prompt.size()));
+      if (options_.enable_prefix_caching) {
+        revisits_.record(active->prompt_keys, active->cache_class, static_cast<int64_t>(active->request.prompt.size()),
+                         active->submitted);
+      }
       inbox_->submitted.push_back(active);
     }
     inbox_->news.notify_one();
@@ -160,6 +176,8 @@ class EngineImpl final : public Engine {
     return {.layers = loaded_.config().num_hidden_layers, .counts = loaded_.model->expert_load().counts()};
   }
 
+  IntervalsByClass revisit_intervals() const override { return revisits_.snapshot(step_clock()); }
+
   void reset_prefix_cache() override {
     {
       const std::lock_guard lock(inbox_->mutex);
@@ -179,6 +197,7 @@ class EngineImpl final : public Engine {
     if (!thread_.joinable()) return;
     thread_.join();
     if (tiers_.has_value()) tiers_->opened.tiers->flush();
+    intervals_file_.reset();
   }
 
   const EngineOptions& options() const override { return options_; }
@@ -282,6 +301,25 @@ class EngineImpl final : public Engine {
     return core;
   }
 
+  RevisitRecording recording() const {
+    const EngineStats now = stats();
+    RecordedCosts costs{.page_bytes = loaded_.model->page_layout().page_bytes,
+                        .page_positions = kPagePositions,
+                        .prefill_tokens_per_second = 0,
+                        .pull_bytes_per_second = {}};
+    if (now.row_layer_seconds > 0) {
+      // A prompt that only ends in the decoder costs little there.
+      const ReplayGeometry geometry = ReplayGeometry::Of(loaded_.config());
+      const bool compact = options_.replay == ReplayMode::kBounded && options_.decoder_replay == DecoderReplay::kCompact;
+      costs.prefill_tokens_per_second =
+          1 / (now.row_layer_seconds * static_cast<double>(compact ? geometry.first_decoder_layer : geometry.layers));
+    }
+    for (const KvTierStats& tier : now.tiers.tiers) {
+      if (tier.bytes_per_second > 0) costs.pull_bytes_per_second[tier.name] = tier.bytes_per_second;
+    }
+    return {.by_class = revisit_intervals(), .costs = std::move(costs)};
+  }
+
   /// Keys that others are to find again are made under their secret.
   PrefixHasher hasher() const { return tiers_.has_value() ? PrefixHasher(tiers_->opened.secret) : PrefixHasher::Random(); }
 
@@ -357,8 +395,10 @@ class EngineImpl final : public Engine {
   const std::string memory_plan_;
   const int64_t sequence_bytes_;
   EngineStats stats_;  ///< under the inbox's mutex
+  RevisitRecorder revisits_;
   std::shared_ptr<Inbox> inbox_;
   FormCompiler compiler_;
+  std::unique_ptr<IntervalsFile> intervals_file_;
   std::mutex join_mutex_;
   std::thread thread_;
 };
@@ -398,10 +438,16 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
   DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
   DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded));
+  IntervalsByClass earlier;
+  if (!resolved.kv_tiers.intervals.empty()) {
+    DI_ASSIGN_OR_RETURN(earlier, IntervalsFile::Read(resolved.kv_tiers.intervals));
+  }
   resolved.load_progress = nullptr;
   loaded.times.total = step_clock() - start;
-  return std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache), std::move(tiers),
-                                      std::move(states), plan.total > 0 ? plan.text() : std::string());
+  auto engine = std::make_unique<EngineImpl>(std::move(resolved), std::move(loaded), std::move(cache), std::move(tiers),
+                                             std::move(states), plan.total > 0 ? plan.text() : std::string(), std::move(earlier));
+  DI_RETURN_IF_ERROR(engine->save_intervals());
+  return engine;
 }
 
 }  // namespace deepinfer

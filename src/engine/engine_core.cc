@@ -345,24 +345,30 @@ bool EngineCore::begin(Sequence& s, double now) {
                                                      s.request->request.skip_special_tokens});
     }
   }
-  if (first_time && s.choice == 0) {
-    const bool pulls = a.tier_pages > 0;
+  if (s.choice != 0) return true;
+  const bool pulls = a.tier_pages > 0;
+  Usage& usage = s.request->usage;
+  if (first_time) {
     if (trace_ != nullptr) trace_admitted(*s.request, pulls);
-    // What is on its way counts when it has come.
-    const int64_t had = pulls ? a.hit_pages * options_.limits.page_positions : s.replay->hit;
-    Usage& usage = s.request->usage;
-    usage.cached_tokens = s.replay->hit;
-    usage.replayed_tokens = s.replay->replayed();
-    usage.cache_miss = a.miss;
     usage.queue_seconds = now - s.request->submitted;
     stats_.prefix_queries += s.prompt_tokens;
-    stats_.prefix_hits += had;
-    stats_.cached_tokens += had;
-    stats_.replayed_tokens += s.replay->replayed();
     stats_.prompt_tokens += s.prompt_tokens;
     stats_.full_row_layers += s.prompt_tokens * options_.geometry.layers;
   }
+  if (!s.hit_counted) usage.cache_miss = a.miss;
+  // What is on its way counts when it has come: the request may be preempted before, and find less the next time.
+  if (!s.hit_counted && !pulls) count_hit(s, s.replay->hit, s.replay->hit);
   return true;
+}
+
+void EngineCore::count_hit(Sequence& s, int64_t cached_tokens, int64_t device_tokens) {
+  s.hit_counted = true;
+  Usage& usage = s.request->usage;
+  usage.cached_tokens = cached_tokens;
+  usage.replayed_tokens = s.replay->replayed();
+  stats_.prefix_hits += device_tokens;
+  stats_.cached_tokens += device_tokens;
+  stats_.replayed_tokens += usage.replayed_tokens;
 }
 
 std::shared_ptr<DeviceSequence> EngineCore::new_device_sequence(const Sequence& s) const {

@@ -122,6 +122,7 @@ class EngineCore {
   bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
   bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
   bool begin(Sequence& sequence, double now);
+  void count_hit(Sequence& sequence, int64_t cached_tokens, int64_t device_tokens);
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);

@@ -310,6 +310,7 @@ void EngineCore::end_all(FinishReason reason) {
 EngineStats EngineCore::stats() const {
   EngineStats stats = stats_;
   stats.waiting = waiting();
+  stats.row_layer_seconds = row_layer_seconds_;
   stats.preparing = preparing_;
   stats.running = running();
   const KvCacheStats cache = cache_->stats();

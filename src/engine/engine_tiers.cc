@@ -148,6 +148,7 @@ void EngineCore::accept_pull(Sequence& s, double now) {
   s.tier_hit.reset();
   while (!pull->pull->done()) std::this_thread::yield();  // every group has arrived: only its figures are missing
   if (s.choice != 0) return;
+  count_hit(s, s.replay->hit, pull->first_page * options_.limits.page_positions);
   count_pull(s, *pull);
   const TierUsage& usage = s.request->usage.tiers;
   if (usage.pull_seconds > 0 && usage.bytes > 0) {
@@ -184,9 +185,10 @@ void EngineCore::take_back(Sequence& s, double now) {
   s.tier_hit.reset();
   if (s.choice == 0) {
     ++stats_.pulls_failed;
+    const int64_t page = options_.limits.page_positions;
+    count_hit(s, static_cast<int64_t>(good) * page, pull->first_page * page);
     count_pull(s, *pull);
     s.request->usage.tiers.miss = kv_store_miss_name(result.miss);
-    s.request->usage.cached_tokens = static_cast<int64_t>(good) * options_.limits.page_positions;
   }
   leave(s, /*preempted=*/true);
 }

@@ -37,11 +37,11 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   return config;
 }
 
-/// Whatever the bits of a page's rows depend on besides its tokens. Backends, instruction sets and builds add up in orders of
-/// their own (docs/ARCHITECTURE.md, Numerics).
-Result<std::string> make_fingerprint(const LoadedModel& model) {
-  DI_ASSIGN_OR_RETURN(const std::string identity, checkpoint_identity(*model.checkpoint, *model.pool));
-  return fmt::format("checkpoint {} backend {} version {} {}", identity, model.backend->name(), build_version(), build_commit());
+/// Whatever the bits of a page's rows depend on besides its tokens (docs/ARCHITECTURE.md, Numerics).
+Result<std::string> make_fingerprint(const KvTierOptions& options, const LoadedModel& model) {
+  const WeightsCheck check = options.weights_check == "full" ? WeightsCheck::kFull : WeightsCheck::kSample;
+  DI_ASSIGN_OR_RETURN(const std::string identity, checkpoint_identity(*model.checkpoint, *model.pool, check));
+  return fmt::format("checkpoint {} numerics {} toolchain {}", identity, model.backend->numerics(), build_toolchain());
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, cons
   tiers.fingerprint = options.model;
   // What stays in the process is named under a secret of its own.
   if (options.kv_tiers.persistent()) {
-    DI_ASSIGN_OR_RETURN(tiers.fingerprint, make_fingerprint(model));
+    DI_ASSIGN_OR_RETURN(tiers.fingerprint, make_fingerprint(options.kv_tiers, model));
   }
   DI_ASSIGN_OR_RETURN(tiers.opened,
                       open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));

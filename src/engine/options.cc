@@ -47,6 +47,8 @@ Status KvTierOptions::validate() const {
   if (!secret_file.empty() && !persistent())
     return Status::InvalidArgument("kv_tiers.secret_file is \"{}\", which names pages of a store, and there is none",
                                    secret_file);
+  if (weights_check != "sample" && weights_check != "full")
+    return Status::InvalidArgument("kv_tiers.weights_check is \"{}\", must be sample or full", weights_check);
   return Status::Ok();
 }
 
@@ -74,6 +76,9 @@ Status EngineOptions::validate() const {
   DI_RETURN_IF_ERROR(kv_tiers.validate());
   if (kv_tiers.any() && !enable_prefix_caching)
     return Status::InvalidArgument("enable_prefix_caching is false, kv_tiers need it: they keep what the prefix cache names");
+  if (!kv_tiers.intervals.empty() && !enable_prefix_caching)
+    return Status::InvalidArgument(
+        "enable_prefix_caching is false, kv_tiers.intervals needs it: it records what the cache names");
   DI_RETURN_IF_ERROR(check_count("decoder_keep_tokens", decoder_keep_tokens, 0, kMaxTokens));
   DI_RETURN_IF_ERROR(check_count("num_speculative_tokens", num_speculative_tokens, -1, kMaxDraftTokens));
   DI_RETURN_IF_ERROR(check_count("max_queued_requests", max_queued_requests, 1, 10'000'000));

@@ -90,6 +90,7 @@ struct Sequence {
   std::optional<TextOutput> text;
   std::optional<TierHit> tier_hit;  ///< until it has been pulled, or has failed
   bool admitted = false;            ///< once, at least
+  bool hit_counted = false;         ///< what it found in caches is in its request's usage: known from then on
   bool finished = false;
   std::vector<PositionLogprobs> prompt_logprobs;  ///< until all are there
   int64_t prompt_logprobs_given = 0;              ///< entries so far; a prompt that was preempted runs twice

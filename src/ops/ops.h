@@ -222,6 +222,9 @@ class Backend {
 
   /// "reference", or the kernel set chosen at run time ("cpu/avx512-bf16", "cpu/avx2", ...).
   virtual std::string name() const = 0;
+  /// What the bits of results depend on besides weights and inputs: kernel sets, and the version of their numerics (numerics.h).
+  /// Of two backends with equal text and toolchain (base/build_info.h) each can go on from the other's pages.
+  virtual std::string numerics() const = 0;
   /// Every operator with its kernel. A kernel that was asked for and is not there is an error when the backend is made, so none
   /// of these is a way round.
   virtual std::vector<KernelChoice> kernels() const = 0;

@@ -14,6 +14,7 @@ class WrappedBackend : public Backend {
   explicit WrappedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::string numerics() const override { return inner_->numerics(); }
   std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return inner_->memory(); }
   void enter_thread() override { inner_->enter_thread(); }

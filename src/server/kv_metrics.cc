@@ -85,9 +85,33 @@ void write_tiers(std::string& out, const EngineStats& s, std::string_view label)
          &KvTierStats::latency_seconds);
 }
 
+/// Two buckets a decade of those that are recorded, whose edges are exact.
+void write_revisits(std::string& out, const IntervalsByClass& revisits, std::string_view label) {
+  constexpr size_t kStep = RevisitIntervals::kBinsPerDecade / 2;
+  constexpr std::string_view kUses = "deepinfer:kv_page_uses_total", kIntervals = "deepinfer:kv_revisit_interval_seconds";
+  write_family(out, kUses, "counter",
+               "Uses of full pages by prompts, by the prompt's class; estimated where only a sample is followed.");
+  for (size_t i = 0; i < kClasses.size(); ++i)
+    out += fmt::format("{}{{{},class=\"{}\"}} {}\n", kUses, label, kClasses[i], revisits[i].uses);
+  write_family(out, kIntervals, "histogram", "Between two uses of a page by prompts, by the class of the first; likewise.");
+  for (size_t i = 0; i < kClasses.size(); ++i) {
+    const RevisitIntervals& r = revisits[i];
+    int64_t below = 0;
+    for (size_t bin = 0; bin < RevisitIntervals::kBins; ++bin) {
+      below += r.ended[bin];
+      if (bin % kStep != 0 || bin + 1 == RevisitIntervals::kBins) continue;
+      out += fmt::format("{}_bucket{{{},class=\"{}\",le=\"{:.6g}\"}} {}\n", kIntervals, label, kClasses[i],
+                         RevisitIntervals::edge(bin), below);
+    }
+    out += fmt::format(
+        "{0}_bucket{{{1},class=\"{2}\",le=\"+Inf\"}} {3}\n{0}_sum{{{1},class=\"{2}\"}} {4}\n{0}_count{{{1},class=\"{2}\"}} {3}\n",
+        kIntervals, label, kClasses[i], below, r.ended_seconds);
+  }
+}
+
 }  // namespace
 
-void write_kv_metrics(std::string& out, const EngineStats& s, std::string_view label) {
+void write_kv_metrics(std::string& out, const EngineStats& s, const IntervalsByClass& revisits, std::string_view label) {
   constexpr std::string_view kByClass = "deepinfer:kv_pages_by_class", kByTier = "deepinfer:kv_pages_by_tier";
   write_family(out, kByClass, "gauge", "Pages that only the prefix cache holds, by how long they are to be kept.");
   for (size_t i = 0; i < kClasses.size(); ++i)
@@ -97,6 +121,7 @@ void write_kv_metrics(std::string& out, const EngineStats& s, std::string_view l
   for (const KvTierStats& tier : s.tiers.tiers) {
     if (tier.pages >= 0) out += fmt::format("{}{{{},tier=\"{}\"}} {}\n", kByTier, label, tier.name, tier.pages);
   }
+  write_revisits(out, revisits, label);
   if (!s.tiers.tiers.empty()) write_tiers(out, s, label);
 }
 

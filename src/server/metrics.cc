@@ -140,8 +140,8 @@ void Metrics::count_request(std::string_view route, int status) {
   ++requests_[{std::string(route), status}];
 }
 
-std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, const TelemetryCounts& telemetry,
-                            std::string_view model) const {
+std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, const IntervalsByClass& revisits,
+                            const TelemetryCounts& telemetry, std::string_view model) const {
   const std::string label = fmt::format("model_name=\"{}\"", escaped(model));
   std::string out;
   const auto one = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
@@ -211,7 +211,7 @@ std::string Metrics::render(const EngineStats& s, const ExpertCounts& experts, c
   one("deepinfer:kv_pages_cached", "gauge", "Pages that only the prefix cache holds.", s.pages_cached);
   one("deepinfer:kv_pages_evicted_total", "counter", "Cached pages that made room before their time was over.", s.evicted_pages);
   one("deepinfer:kv_pages_expired_total", "counter", "Cached pages whose time was over.", s.expired_pages);
-  write_kv_metrics(out, s, label);
+  write_kv_metrics(out, s, revisits, label);
   one("deepinfer:window_snapshots", "gauge", "Windows kept at the ends of cached prefixes.", s.snapshots);
   one("deepinfer:window_snapshot_bytes", "gauge", "Memory of the windows kept at the ends of cached prefixes.", s.snapshot_bytes);
   one("deepinfer:window_snapshot_hits_total", "counter", "Prefix hits whose window was kept.", s.snapshot_hits);

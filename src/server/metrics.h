@@ -63,8 +63,8 @@ class Metrics {
 
   void count_request(std::string_view route, int status);
   /// Text exposition format, version 0.0.4.
-  std::string render(const EngineStats& stats, const ExpertCounts& experts, const TelemetryCounts& telemetry,
-                     std::string_view model) const;
+  std::string render(const EngineStats& stats, const ExpertCounts& experts, const IntervalsByClass& revisits,
+                     const TelemetryCounts& telemetry, std::string_view model) const;
 
  private:
   mutable std::mutex mutex_;

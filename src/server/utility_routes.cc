@@ -209,7 +209,8 @@ Outcome Application::metrics_text(const HttpRequest& request, const std::string&
     telemetry.dropped_exports = backend_.otlp->dropped();
     telemetry.failed_exports = backend_.otlp->failures();
   }
-  std::string text = metrics_.render(backend_.engine->stats(), backend_.engine->expert_counts(), telemetry, model_name());
+  std::string text = metrics_.render(backend_.engine->stats(), backend_.engine->expert_counts(),
+                                     backend_.engine->revisit_intervals(), telemetry, model_name());
   Reply reply = Reply::Text(colons ? std::move(text) : without_colons(text));
   reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return reply;

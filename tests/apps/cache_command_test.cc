@@ -303,6 +303,33 @@ TEST(CachePlan, FitsAndRecommends) {
     EXPECT_NE(table.out.find(word), std::string::npos) << table.out;
 }
 
+TEST(CachePlan, TakesRatesFromWhoRecorded) {
+  const Directory directory;
+  const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
+  const std::string saved = directory.path() + "/intervals.json";
+  ASSERT_EQ(run({"plan", "--trace", trace, "--page-bytes", "1KB", "--prefill-rate", "1", "--pull-rate", "1GB", "--save-intervals",
+                 saved})
+                .code,
+            0);
+  Json recording = Json::parse(std::ifstream(saved));
+  EXPECT_FALSE(recording.contains("measured")) << "nobody measured";
+  recording["measured"] = {{"page_bytes", 100000},
+                           {"page_positions", 128},
+                           {"prefill_tokens_per_second", 700},
+                           {"pull_bytes_per_second", {{"local", 4e8}, {"shared", 3e8}}}};
+  write_file(saved, recording.dump());
+  const Json plan = run_json({"plan", "--intervals", saved});
+  EXPECT_EQ(plan["page_bytes"], 100000);
+  EXPECT_EQ(plan["prefill_tokens_per_second"], 700);
+  EXPECT_EQ(plan["pull_bytes_per_second"], 4e8);
+  EXPECT_EQ(run_json({"plan", "--intervals", saved, "--store", "redis"})["pull_bytes_per_second"], 3e8);
+  EXPECT_EQ(run_json({"plan", "--intervals", saved, "--prefill-rate", "9"})["prefill_tokens_per_second"], 9);
+  EXPECT_NE(error_of({"plan", "--intervals", saved, "--store", "host"}).find("--pull-rate"), std::string::npos);
+  const std::string again = directory.path() + "/again.json";
+  ASSERT_EQ(run({"plan", "--intervals", saved, "--save-intervals", again}).code, 0);
+  EXPECT_EQ(Json::parse(std::ifstream(again))["measured"], recording["measured"]);
+}
+
 TEST(CachePlan, TakesRatesFromBenchmarks) {
   const Directory directory;
   const std::string trace = write_file(directory.path() + "/trace.jsonl", sessions_trace());
@@ -358,6 +385,7 @@ TEST(CacheCommandErrors, NameWhatIsWrong) {
   EXPECT_NE(error_of({"import", empty.path(), "/nonexistent"}).find("/nonexistent: no such file"), std::string::npos);
   EXPECT_NE(error_of({"import", empty.path(), "/dev/null"}).find("/dev/null: is no regular file"), std::string::npos);
   EXPECT_NE(error_of({"gc", empty.path(), "--capacity", "0"}).find("--capacity"), std::string::npos);
+  EXPECT_NE(error_of({"gc", empty.path(), "--kv-directory", "http://h"}).find("redis://"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--class", "chat,robot"}).find("--class"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--fingerprint", "XYZ"}).find("--fingerprint"), std::string::npos);
   EXPECT_NE(error_of({"export", empty.path(), "f", "--newer-than", "soon"}).find("--newer-than"), std::string::npos);

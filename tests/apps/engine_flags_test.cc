@@ -73,6 +73,10 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "redis://host",
                                  "--kv-secret-file",
                                  "secret",
+                                 "--kv-weights-check",
+                                 "full",
+                                 "--kv-intervals",
+                                 "intervals.json",
                                  "--kv-ttl-chat",
                                  "0",
                                  "--kv-ttl-agent",
@@ -113,6 +117,8 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_FALSE(o.kv_tiers.cut_over);
   EXPECT_EQ(o.kv_tiers.directory, "redis://host");
   EXPECT_EQ(o.kv_tiers.secret_file, "secret");
+  EXPECT_EQ(o.kv_tiers.weights_check, "full");
+  EXPECT_EQ(o.kv_tiers.intervals, "intervals.json");
   EXPECT_EQ(o.kv_tiers.ttl_chat, 0);
   EXPECT_EQ(o.kv_tiers.ttl_agent, 11);
   EXPECT_EQ(o.kv_tiers.ttl_pinned, 12);

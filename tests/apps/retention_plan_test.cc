@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "cache/revisit_intervals.h"
+
 namespace deepinfer::cache {
 namespace {
 
@@ -282,18 +284,18 @@ TEST(RevisitIntervals, JsonKeepsThem) {
   PageTrace trace = random_sessions(5, 500);
   trace.requests.push_back(request(trace.requests.back().time + 1, {77}, CacheClass::kAgent));
   const IntervalsByClass before = record_intervals(trace);
-  const auto after = parse_intervals(intervals_json(before));
+  const auto after = parse_recording(recording_json({.by_class = before, .costs = {}}));
   ASSERT_TRUE(after.has_value()) << after.error().message();
   for (size_t c = 0; c < kCacheClassCount; ++c) {
-    EXPECT_EQ((*after)[c].ended, before[c].ended);
-    EXPECT_EQ((*after)[c].open, before[c].open);
-    EXPECT_EQ((*after)[c].uses, before[c].uses);
-    EXPECT_EQ((*after)[c].requests, before[c].requests);
+    EXPECT_EQ(after->by_class[c].ended, before[c].ended);
+    EXPECT_EQ(after->by_class[c].open, before[c].open);
+    EXPECT_EQ(after->by_class[c].uses, before[c].uses);
+    EXPECT_EQ(after->by_class[c].requests, before[c].requests);
   }
 }
 
 TEST(RevisitIntervals, HostileRecordingsAreRefusedByName) {
-  const auto good = nlohmann::json::parse(intervals_json(record_intervals(random_sessions(5, 50))));
+  const auto good = nlohmann::json::parse(recording_json({.by_class = record_intervals(random_sessions(5, 50)), .costs = {}}));
   struct Hostile {
     const char* pointer;
     nlohmann::json value;
@@ -320,11 +322,11 @@ TEST(RevisitIntervals, HostileRecordingsAreRefusedByName) {
   for (const Hostile& hostile : all) {
     nlohmann::json json = good;
     json[nlohmann::json::json_pointer(hostile.pointer)] = hostile.value;
-    const auto parsed = parse_intervals(json.dump());
+    const auto parsed = parse_recording(json.dump());
     ASSERT_FALSE(parsed.has_value()) << hostile.pointer;
     EXPECT_NE(parsed.error().message().find(hostile.says), std::string::npos) << parsed.error().message();
   }
-  for (const char* text : {"", "[]", "{", "null", "{\"format\":1}"}) EXPECT_FALSE(parse_intervals(text).has_value()) << text;
+  for (const char* text : {"", "[]", "{", "null", "{\"format\":1}"}) EXPECT_FALSE(parse_recording(text).has_value()) << text;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // people take what usage says of it, and tenants find only their own.
 // node kv_tiers_client.mjs PATH/TO/deepinfer [PATH/TO/libslow_reads.so]
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
@@ -102,6 +103,30 @@ await test('a key has its own prefixes, whatever its place in the list', async (
   assert.equal((await seen(after, 'key-b', { cache_salt: 'key-a' })).miss, 'not_stored', 'a salt of its own choice helps nobody');
   assert.ok((await seen(after, 'key-a')).tokens.local > 0);
   await after.stop();
+});
+
+await test('what a server recorded of its traffic says how long to keep', async () => {
+  const file = path.join(folder, 'intervals.json');
+  const server = await start('--kv-intervals', file);
+  const classed = (cache_class, i) => chat(server, `${cache_class} ${i} ${story}`, { cache_class });
+  for (let round = 0; round < 5; ++round) {
+    for (let i = 0; i < 3; ++i) await classed('agent', i);
+    await classed('chat', round);
+  }
+  const uses = await metric(server.url, 'deepinfer:kv_page_uses_total', 'class="agent"');
+  const ended = await metric(server.url, 'deepinfer:kv_revisit_interval_seconds_count', 'class="agent"');
+  assert.ok(uses > 0 && ended === (uses * 4) / 5, `${ended} of ${uses}`);
+  assert.equal(await metric(server.url, 'deepinfer:kv_revisit_interval_seconds_count', 'class="chat"'), 0);
+  await server.stop();
+  const plan = (...more) => spawnSync(program, ['cache', 'plan', '--intervals', file, ...more], { encoding: 'utf8' });
+  const { status, stdout, stderr } = plan('--json', '--pull-rate', '1GB');
+  assert.equal(status, 0, stderr);
+  const { classes, prefill_tokens_per_second, page_bytes } = JSON.parse(stdout);
+  const of = (name) => classes.find((c) => c.class === name);
+  assert.equal(of('agent').uses, uses);
+  assert.equal(of('agent').revisits, ended);
+  assert.ok(prefill_tokens_per_second > 0 && page_bytes > 0);
+  assert.match(plan('--pull-rate', '1GB').stdout, /--kv-ttl-agent \d+/);
 });
 
 const shared = path.join(folder, 'shared');

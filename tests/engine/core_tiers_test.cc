@@ -134,6 +134,45 @@ TEST(CoreTiers, CancelledOrPreemptedWhilePulling) {
   }
 }
 
+// The first plan is forgotten: what the request is told is what it got in the end, and counters count it once.
+TEST(CoreTiers, APreemptedPullCountsForNothing) {
+  MemoryTiers tiers(nano_shape());
+  const Request request = prompt_of(600), other = prompt_of(300, 7);
+  fill(tiers, request);
+  for (const bool again : {true, false}) {
+    CoreSetup setup;
+    setup.tiers = &tiers;
+    setup.cut_over = true;
+    CoreHarness h(setup);
+    tiers.estimate = 0;
+    tiers.seconds_per_group = 0;
+    h.submit(other);  // from now on it is known what computing takes
+    h.run();
+    const EngineStats before = h.core().stats();
+    tiers.seconds_per_group = 0.02;
+    const RequestId id = h.submit(request);
+    while (h.core().stats().pulls == before.pulls) h.turn();
+    const std::vector<SequenceId> running = h.core().running_ids();
+    ASSERT_EQ(running.size(), 1u);
+    ASSERT_TRUE(h.core().preempt(running[0]));
+    EXPECT_EQ(h.core().stats().cached_tokens, before.cached_tokens);
+    if (!again) tiers.estimate = 1e9;
+    h.run();
+    const std::string what = again ? "pulled again" : "computed";
+    expect_cold(h, id, request, what);
+    const Usage& usage = h.answers(id)[0].usage;
+    EXPECT_EQ(h.core().stats().pulls - before.pulls, again ? 2 : 1) << what;
+    EXPECT_EQ(usage.cached_tokens, again ? 512 : 0) << what;
+    EXPECT_EQ(usage.tiers.tokens(), usage.cached_tokens) << what;
+    const EngineStats after = h.core().stats();
+    EXPECT_EQ(after.cached_tokens - before.cached_tokens, usage.cached_tokens) << what;
+    EXPECT_EQ(after.prefix_hits - before.prefix_hits, usage.cached_tokens) << what;
+    EXPECT_EQ(after.replayed_tokens - before.replayed_tokens, usage.replayed_tokens) << what;
+    EXPECT_EQ(after.prompt_tokens - before.prompt_tokens, 600) << what;
+    EXPECT_EQ(after.prefix_queries - before.prefix_queries, 600) << what;
+  }
+}
+
 TEST(CoreTiers, WhatComputingIsFasterForIsComputed) {
   MemoryTiers tiers(nano_shape());
   const Request request = prompt_of(1000), other = prompt_of(300, 7);

@@ -7,9 +7,11 @@
 #include <fstream>
 #include <thread>
 
+#include "cache/revisit_intervals.h"
 #include "deepinfer/engine.h"
 #include "testing/paths.h"
 #include "testing/random.h"
+#include "testing/tmpfs.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -215,6 +217,18 @@ TEST_F(EngineTiers, AnotherModelOnTheStoreFindsNothing) {
   EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage);
 }
 
+TEST_F(EngineTiers, WhoSampledTheWeightsAndWhoReadThemAllKeepApart) {
+  const Request request = prompt_of(700);
+  EngineOptions o = with_store();
+  { run(*make(o), request); }
+  o.kv_tiers.weights_check = "full";
+  { EXPECT_EQ(run(*make(o), request).usage.tiers.miss, "not_stored"); }
+  for (const char* check : {"sample", "full"}) {
+    o.kv_tiers.weights_check = check;
+    EXPECT_EQ(run(*make(o), request).from("local"), 5 * kPage) << check;
+  }
+}
+
 TEST_F(EngineTiers, TenantsAndSecretsKeepApart) {
   Request mine = prompt_of(700), yours = prompt_of(700);
   mine.cache_salt = "mine";
@@ -349,6 +363,138 @@ TEST_F(EngineTiers, ManyAtOnceAndCancelledOnTheWay) {
   EXPECT_EQ(engine->stats().running, 0);
   EXPECT_GT(engine->stats().pulled_tokens, 0);
 }
+
+// For people who want to know whether tiers pay, so without any.
+TEST_F(EngineTiers, RevisitsAreRecordedAndGoOnOverARestart) {
+  EngineOptions o = options();
+  o.kv_tiers.intervals = directory_ + "/intervals.json";
+  const auto saved = [&] {
+    std::stringstream text;
+    text << std::ifstream(o.kv_tiers.intervals).rdbuf();
+    const auto recording = parse_recording(text.str());
+    EXPECT_TRUE(recording.has_value()) << recording.error().message();
+    return recording.value_or(RevisitRecording{});
+  };
+  Request request = prompt_of(700);
+  {
+    const auto engine = make(o);
+    for (int i = 0; i < 3; ++i) run(*engine, request);
+    request.cache_class = "agent";
+    run(*engine, request);
+    const IntervalsByClass now = engine->revisit_intervals();
+    EXPECT_EQ(now[0].requests, 3);
+    EXPECT_EQ(now[0].prompt_tokens, 3 * 700);
+    EXPECT_EQ(now[0].uses, 3 * 5);
+    EXPECT_EQ(now[0].revisits(), 3 * 5) << "the agent's use ended the last ones";
+    EXPECT_EQ(now[1].uses, 5);
+    EXPECT_EQ(now[1].revisits(), 0);
+    EXPECT_GT(now[0].ended_seconds, 0);
+    EXPECT_GE(now[0].span_seconds, now[0].ended_seconds / 5);
+    engine->shutdown();
+    const RevisitRecording recording = saved();
+    EXPECT_EQ(recording.by_class[0].ended, now[0].ended);
+    EXPECT_EQ(recording.costs.page_bytes, engine->model().page_bytes);
+    EXPECT_EQ(recording.costs.page_positions, kPage);
+    EXPECT_GT(recording.costs.prefill_tokens_per_second, 0);
+  }
+  {
+    const auto engine = make(o);
+    run(*engine, request);
+  }
+  EXPECT_EQ(saved().by_class[0].uses, 3 * 5);
+  EXPECT_EQ(saved().by_class[1].uses, 2 * 5);
+  EXPECT_EQ(saved().by_class[1].revisits(), 0) << "keys of an engine without a store are its own";
+
+  std::ofstream(directory_ + "/mine") << "{}";
+  o.kv_tiers.intervals = directory_ + "/mine";
+  const auto refused = Engine::Create(o);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message().find("/mine: format"), std::string::npos) << refused.error().message();
+  EXPECT_EQ(std::filesystem::file_size(directory_ + "/mine"), 2u);
+  o.kv_tiers.intervals = directory_ + "/none/intervals.json";
+  const auto unwritable = Engine::Create(o);
+  ASSERT_FALSE(unwritable.has_value());
+  EXPECT_NE(unwritable.error().message().find("/none/intervals.json"), std::string::npos) << unwritable.error().message();
+}
+
+/// A store on a file system of its own, which gets into trouble and out of it.
+class TroubledTiers : public EngineTiers, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder());
+    disk_ = std::make_unique<Tmpfs>(folder(), int64_t{16} << 20);
+    if (!disk_->why_absent().empty()) GTEST_SKIP() << "may not mount a tmpfs: " << disk_->why_absent();
+    for (uint64_t i = 0; i < 3; ++i) {
+      requests_.push_back(prompt_of(700, 20 + i));
+      cold_.push_back(run(*make(options()), requests_.back()).tokens);
+    }
+    EngineOptions o = options();
+    (local() ? o.kv_tiers.store : o.kv_tiers.shared) = folder();
+    engine_ = make(o);
+  }
+  bool local() const { return std::string_view(GetParam()) == "local"; }
+  std::string folder() const { return directory_ + "/disk"; }
+  KvTierStats tier() const { return engine_->stats().tiers.tiers.at(0); }
+
+  /// A right answer, and how many of its tokens came from the store.
+  int64_t ask(size_t i) {
+    engine_->reset_prefix_cache();
+    const Whole got = run(*engine_, requests_[i]);
+    EXPECT_EQ(got.tokens, cold_[i]) << "prompt " << i;
+    return got.from(GetParam());
+  }
+  template <typename Condition>
+  static bool eventually(Condition condition) {
+    for (int i = 0; i < 1200 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return condition();
+  }
+  bool comes_from_the_store(size_t i) {
+    return eventually([&] { return ask(i) == 5 * kPage; });
+  }
+
+  std::unique_ptr<Tmpfs> disk_;
+  std::vector<Request> requests_;
+  std::vector<std::vector<int32_t>> cold_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_P(TroubledTiers, AFullDisk) {
+  ASSERT_TRUE(comes_from_the_store(0));
+  ASSERT_TRUE(disk_->fill(engine_->model().page_bytes));
+  for (int i = 0; i < 3; ++i) ask(1);
+  EXPECT_TRUE(eventually([&] { return tier().write_errors > 0; }));
+  EXPECT_NE(tier().last_error.find(folder()), std::string::npos) << tier().last_error;
+  ask(1);
+  ASSERT_TRUE(disk_->make_room());
+  EXPECT_TRUE(comes_from_the_store(2)) << tier().last_error;
+  EXPECT_TRUE(comes_from_the_store(1)) << tier().last_error;
+}
+
+TEST_P(TroubledTiers, AVanishedDisk) {
+  ASSERT_TRUE(comes_from_the_store(0));
+  const std::string elsewhere = directory_ + "/elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  if (!disk_->move(elsewhere)) GTEST_SKIP() << "may not move a mount: " << std::strerror(errno);
+  for (size_t i = 0; i < 3; ++i) ask(i);
+  EXPECT_TRUE(std::filesystem::is_empty(folder())) << "nothing is made on the disk below";
+  ASSERT_TRUE(disk_->move(folder()));
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(comes_from_the_store(i)) << tier().last_error;
+}
+
+TEST_P(TroubledTiers, AReadOnlyDisk) {
+  ASSERT_TRUE(comes_from_the_store(0));
+  // A file system with files open for writing stays as it is; then the store keeps working.
+  if (!disk_->set_read_only(true)) GTEST_SKIP() << "has files open for writing";
+  EXPECT_TRUE(comes_from_the_store(0)) << "what is there can still be read";
+  ask(1);
+  EXPECT_TRUE(eventually([&] { return tier().write_errors > 0; }));
+  ask(1);
+  ASSERT_TRUE(disk_->set_read_only(false));
+  EXPECT_TRUE(comes_from_the_store(1)) << tier().last_error;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TroubledTiers, ::testing::Values("local", "shared"),
+                         [](const auto& param) { return std::string(param.param); });
 
 TEST_F(EngineTiers, CreateNamesWhatIsWrong) {
   const auto error = [](const EngineOptions& o) {

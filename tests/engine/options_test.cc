@@ -72,6 +72,7 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().ok()) << options.validate().message();
   options.enable_prefix_caching = false;
+  options.kv_tiers.intervals = "file";
   EXPECT_TRUE(options.validate().message().starts_with("enable_prefix_caching is false, kv_tiers need it"))
       << options.validate().message();
   options = good();
@@ -83,6 +84,9 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options.kv_tiers.host_bytes = 1 << 20;
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
+  options = good();
+  options.kv_tiers.weights_check = "most";
+  EXPECT_EQ(options.validate().message(), "kv_tiers.weights_check is \"most\", must be sample or full");
 }
 
 TEST(EngineOptions, EveryFieldIsChecked) {

@@ -245,7 +245,7 @@ TEST(Metrics, PagesAndTiers) {
   stats.pages_cached = 30;
   stats.pages_by_class = {10, 15, 5};
   const auto samples = [&](const std::string& name) {
-    auto families = parse(server::Metrics().render(stats, {}, {}, "m"));
+    auto families = parse(server::Metrics().render(stats, {}, {}, {}, "m"));
     return families.contains(name) ? families.at(name).values : std::map<std::string, double>();
   };
   const auto sample = [](const std::string& name, const std::string& labels) {
@@ -279,6 +279,31 @@ TEST(Metrics, PagesAndTiers) {
   EXPECT_FALSE(misses.contains(sample("deepinfer:kv_tier_lookup_misses_total", "tier=\"local\",reason=\"none\"")));
 }
 
+TEST(Metrics, Revisits) {
+  IntervalsByClass revisits;
+  revisits[1].uses = 9;
+  revisits[1].ended[RevisitIntervals::bin_of(0.05)] = 1;
+  revisits[1].ended[RevisitIntervals::bin_of(50)] = 4;
+  revisits[1].ended[RevisitIntervals::bin_of(1e9)] = 2;
+  revisits[1].ended_seconds = 200.05;
+  auto families = parse(server::Metrics().render({}, {}, revisits, {}, "m"));
+  const std::string name = "deepinfer:kv_revisit_interval_seconds";
+  const auto& values = families.at(name).values;
+  const auto at = [&](const std::string& suffix, const std::string& labels) {
+    const auto found = values.find(name + suffix + "{model_name=\"m\",class=\"agent\"" + labels + "}");
+    EXPECT_NE(found, values.end()) << suffix << labels;
+    return found == values.end() ? -1 : found->second;
+  };
+  EXPECT_EQ(at("_bucket", ",le=\"0.1\""), 1);
+  EXPECT_EQ(at("_bucket", ",le=\"31.6228\""), 1);
+  EXPECT_EQ(at("_bucket", ",le=\"100\""), 5);
+  EXPECT_EQ(at("_bucket", ",le=\"+Inf\""), 7);
+  EXPECT_EQ(at("_count", ""), 7);
+  EXPECT_EQ(at("_sum", ""), 200.05);
+  const std::string uses = "deepinfer:kv_page_uses_total";
+  EXPECT_EQ(families.at(uses).values.at(uses + "{model_name=\"m\",class=\"agent\"}"), 9);
+}
+
 /// The table of docs/reference/metrics.md.
 std::string reference(const std::map<std::string, Family>& families) {
   std::string out =
@@ -304,7 +329,7 @@ TEST(Metrics, ReferenceIsCurrent) {
   EngineStats stats;
   stats.tiers.tiers.emplace_back().name = "host";
   stats.tiers.tiers.back().pages = 1;
-  for (auto& [name, family] : parse(server::Metrics().render(stats, {}, {}, "m"))) families.emplace(name, std::move(family));
+  for (auto& [name, family] : parse(server::Metrics().render(stats, {}, {}, {}, "m"))) families.emplace(name, std::move(family));
   const std::string now = reference(families);
   if (std::getenv("DEEPINFER_UPDATE_DOCS") != nullptr) std::ofstream(path) << now;
   std::stringstream committed;

@@ -137,6 +137,7 @@ class GuardedBackend final : public Backend {
   explicit GuardedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
   std::string name() const override { return inner_->name(); }
+  std::string numerics() const override { return inner_->numerics(); }
   std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }

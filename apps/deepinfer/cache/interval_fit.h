@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "revisit_intervals.h"
+#include "deepinfer/revisit_intervals.h"
 
 namespace deepinfer::cache {
 

@@ -1,6 +1,7 @@
 #include "page_trace.h"
 
 #include <algorithm>
+#include <boost/unordered/unordered_flat_map.hpp>
 
 namespace deepinfer::cache {
 namespace {
@@ -59,6 +60,35 @@ Status add_rows(PageTrace& trace, const std::vector<bench::TraceRow>& rows, Cach
 void sort_requests(PageTrace& trace) {
   std::stable_sort(trace.requests.begin(), trace.requests.end(),
                    [](const PageRequest& a, const PageRequest& b) { return a.time < b.time; });
+}
+
+IntervalsByClass record_intervals(const PageTrace& trace) {
+  IntervalsByClass out;
+  struct Use {
+    double time = 0;
+    CacheClass cache_class = CacheClass::kChat;
+  };
+  boost::unordered_flat_map<uint64_t, Use> last;
+  const auto of = [&](CacheClass c) -> RevisitIntervals& { return out[static_cast<size_t>(c)]; };
+  for (const PageRequest& request : trace.requests) {
+    RevisitIntervals& mine = of(request.cache_class);
+    ++mine.requests;
+    mine.prompt_tokens += request.prompt_tokens;
+    for (const uint64_t page : request.pages) {
+      ++mine.uses;
+      const Use now{.time = request.time, .cache_class = request.cache_class};
+      const auto [at, fresh] = last.try_emplace(page, now);
+      if (fresh) continue;
+      const double seconds = request.time - at->second.time;
+      ++of(at->second.cache_class).ended[RevisitIntervals::bin_of(seconds)];
+      of(at->second.cache_class).ended_seconds += seconds;
+      at->second = now;
+    }
+  }
+  const double end = trace.requests.empty() ? 0 : trace.requests.back().time;
+  for (const auto& [page, use] : last) ++of(use.cache_class).open[RevisitIntervals::bin_of(end - use.time)];
+  for (RevisitIntervals& intervals : out) intervals.span_seconds = trace.span();
+  return out;
 }
 
 }  // namespace deepinfer::cache

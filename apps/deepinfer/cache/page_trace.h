@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "cache/kv_cache_options.h"
+#include "deepinfer/revisit_intervals.h"
 #include "trace.h"
 
 namespace deepinfer::cache {
@@ -31,5 +32,8 @@ struct PageTrace {
 Status add_rows(PageTrace& trace, const std::vector<bench::TraceRow>& rows, CacheClass cache_class, uint64_t trace_number);
 /// By time, after the last add_rows.
 void sort_requests(PageTrace& trace);
+
+/// Of each class, those of every page between its uses.
+IntervalsByClass record_intervals(const PageTrace& trace);
 
 }  // namespace deepinfer::cache

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench_command.h"
+#include "cache/revisit_intervals.h"
 #include "cache_command.h"
 #include "checkpoint/model_config.h"
 #include "flag_values.h"
@@ -13,7 +14,6 @@ namespace deepinfer::cache {
 namespace {
 
 constexpr int64_t kMaxPageBytes = int64_t{1} << 32;
-constexpr int64_t kMaxIntervalsBytes = int64_t{1} << 20;
 constexpr int64_t kMaxMeasuredBytes = int64_t{64} << 20;
 constexpr int64_t kMaxCapacity = int64_t{1} << 60;
 constexpr double kMaxRate = 1e15;
@@ -91,7 +91,14 @@ Result<std::optional<double>> measured_value(const PlanFlags& flags, std::string
   return value;
 }
 
-Result<PlanPrices> prices_of(const PlanFlags& flags) {
+/// What the recording says of the tier that --store names; a directory in Redis only says where pages are.
+double recorded_pull_rate(const PlanFlags& flags, const RecordedCosts& recorded) {
+  const auto at = recorded.pull_bytes_per_second.find(flags.store == "redis" ? "shared" : flags.store);
+  return at == recorded.pull_bytes_per_second.end() ? 0 : at->second;
+}
+
+/// Flags first, then benchmarks, then what the engine measured that recorded.
+Result<PlanPrices> prices_of(const PlanFlags& flags, const RecordedCosts& recorded) {
   PlanPrices prices;
   prices.page_positions = kPagePositions;
   prices.device_per_hour = flags.device_cost;
@@ -101,17 +108,27 @@ Result<PlanPrices> prices_of(const PlanFlags& flags) {
   } else if (!flags.model.empty()) {
     DI_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::Load(flags.model + "/config.json"));
     prices.page_bytes = PageLayout(config).page_bytes;
+  } else if (recorded.page_bytes > 0) {
+    prices.page_bytes = recorded.page_bytes;
   } else {
     return Err(Status::InvalidArgument("--model or --page-bytes: one must say how large a page is"));
   }
+  if (recorded.page_positions != 0 && recorded.page_positions != kPagePositions) {
+    return Err(
+        Status::OutOfRange("--intervals: measured: page_positions: is {}, must be {}", recorded.page_positions, kPagePositions));
+  }
   DI_ASSIGN_OR_RETURN(const std::optional<double> prefill, measured_value(flags, "kv_prefill", ""));
   DI_ASSIGN_OR_RETURN(const std::optional<double> pull, measured_value(flags, "kv_pull", flags.store));
-  prices.prefill_tokens_per_second = flags.prefill_rate.value_or(prefill.value_or(0));
-  prices.pull_bytes_per_second = flags.pull_rate ? static_cast<double>(*flags.pull_rate) : pull.value_or(0) * 1e9;
+  prices.prefill_tokens_per_second = flags.prefill_rate.value_or(prefill.value_or(recorded.prefill_tokens_per_second));
+  prices.pull_bytes_per_second = flags.pull_rate ? static_cast<double>(*flags.pull_rate)
+                                 : pull          ? *pull * 1e9
+                                                 : recorded_pull_rate(flags, recorded);
   if (!(prices.prefill_tokens_per_second > 0))
-    return Err(Status::InvalidArgument("--prefill-rate: is not given, and --measured has no line kv_prefill"));
+    return Err(Status::InvalidArgument(
+        "--prefill-rate: is not given, --measured has no line kv_prefill, and --intervals does not know"));
   if (!(prices.pull_bytes_per_second > 0)) {
-    return Err(Status::InvalidArgument("--pull-rate: is not given, and --measured has no line kv_pull of store {}", flags.store));
+    return Err(Status::InvalidArgument(
+        "--pull-rate: is not given, --measured has no line kv_pull of store {}, and --intervals does not know", flags.store));
   }
   return prices;
 }
@@ -119,22 +136,23 @@ Result<PlanPrices> prices_of(const PlanFlags& flags) {
 Result<int> run_plan(const PlanFlags& flags) {
   if (flags.traces.empty() == flags.intervals.empty())
     return Err(Status::InvalidArgument("--trace or --intervals: one of them must say when prompts come back"));
-  DI_ASSIGN_OR_RETURN(const PlanPrices prices, prices_of(flags));
+  RevisitRecording recording;
+  if (!flags.intervals.empty()) {
+    DI_ASSIGN_OR_RETURN(const std::string text, cli::read_input(flags.intervals, kMaxRecordingBytes));
+    auto parsed = parse_recording(text);
+    if (!parsed) return Err(parsed.error().with_context("--intervals: " + flags.intervals));
+    recording = *std::move(parsed);
+  }
+  DI_ASSIGN_OR_RETURN(const PlanPrices prices, prices_of(flags, recording.costs));
   DI_ASSIGN_OR_RETURN(bench::OutputFile svg, bench::OutputFile::Open("--svg", flags.svg));
   DI_ASSIGN_OR_RETURN(bench::OutputFile saved, bench::OutputFile::Open("--save-intervals", flags.save_intervals));
   PageTrace trace;
-  IntervalsByClass intervals;
   if (!flags.traces.empty()) {
     DI_ASSIGN_OR_RETURN(trace, read_traces(flags));
-    intervals = record_intervals(trace);
-  } else {
-    DI_ASSIGN_OR_RETURN(const std::string text, cli::read_input(flags.intervals, kMaxIntervalsBytes));
-    auto parsed = parse_intervals(text);
-    if (!parsed) return Err(parsed.error().with_context("--intervals: " + flags.intervals));
-    intervals = *std::move(parsed);
+    recording.by_class = record_intervals(trace);
   }
-  DI_RETURN_IF_ERROR(saved.write(intervals_json(intervals)));
-  DI_ASSIGN_OR_RETURN(RetentionPlan plan, make_plan(intervals, prices, flags.load, flags.max_ttl));
+  DI_RETURN_IF_ERROR(saved.write(recording_json(recording)));
+  DI_ASSIGN_OR_RETURN(RetentionPlan plan, make_plan(recording.by_class, prices, flags.load, flags.max_ttl));
   if (!flags.traces.empty()) add_replays(plan, trace, flags.capacity);
   DI_RETURN_IF_ERROR(svg.write(plan_svg(plan)));
   DI_RETURN_IF_ERROR(cli::write_output(flags.json ? plan_json(plan) : format_plan(plan)));
@@ -153,7 +171,7 @@ void add_plan_command(CLI::App& cache, cli::Command& chosen) {
                    "a class (default: chat)")
       ->type_name("[CLASS=]FILE")
       ->group(recording);
-  command->add_option("--intervals", flags->intervals, "What --save-intervals wrote, instead of traces")
+  command->add_option("--intervals", flags->intervals, "What --save-intervals, or serve --kv-intervals, wrote, instead of traces")
       ->type_name("FILE")
       ->group(recording);
   command->add_option("--save-intervals", flags->save_intervals, "Keep the recording: a few kilobytes, no prompts in it")
@@ -189,7 +207,8 @@ void add_plan_command(CLI::App& cache, cli::Command& chosen) {
       "(1 - h) prefill + h hit + storage is least. Money may be of any unit.\n\n"
       "Example:\n"
       "  deepinfer cache plan --trace conversation.jsonl -m models/v4.1 --prefill-rate 12000 --pull-rate 3GB --load 40 --svg "
-      "plan.svg");
+      "plan.svg\n"
+      "  deepinfer cache plan --intervals intervals.json --store shared");
   command->callback([flags, &chosen] { chosen = [flags] { return run_plan(*flags); }; });
 }
 

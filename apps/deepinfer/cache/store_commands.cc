@@ -54,11 +54,14 @@ Result<int> run_verify(const VerifyFlags& flags) {
 struct GcFlags {
   StoreFlags store;
   int64_t capacity = 0;
+  std::string kv_directory;
 };
 
 Result<int> run_gc(const GcFlags& flags) {
   const std::string& directory = flags.store.directory;
-  DI_ASSIGN_OR_RETURN(const auto store, open_store_admin({.directory = directory, .capacity_bytes = flags.capacity}));
+  DI_ASSIGN_OR_RETURN(
+      const auto store,
+      open_store_admin({.directory = directory, .capacity_bytes = flags.capacity, .directory_url = flags.kv_directory}));
   const InterruptStop stop;
   const Result<StoreCollection> collected = store->gc(wall_seconds(), stop.token());
   if (!collected) return ended(collected.error());
@@ -93,6 +96,11 @@ void add_gc_command(CLI::App& cache, cli::Command& chosen) {
   flags->store.add_to(*command);
   cli::add_size(*command, "--capacity", flags->capacity, 1, kMaxCapacity,
                 "Bytes that may stay; what would expire first goes (default: any number)");
+  command
+      ->add_option(
+          "--kv-directory", flags->kv_directory,
+          "Redis of the engines on a shared store, which then forgets what goes: redis://... or unix://PATH (default: none)")
+      ->type_name("URL");
   command->callback([flags, &chosen] { chosen = [flags] { return run_gc(*flags); }; });
 }
 

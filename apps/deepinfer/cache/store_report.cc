@@ -155,6 +155,9 @@ std::string verification_json(const std::string& directory, const StoreVerificat
 std::string format_collection(const std::string& directory, const StoreCollection& c) {
   std::string out = fmt::format("{}: garbage collected\n", cli::one_line(directory));
   out += row("expired", c.expired) + row("evicted", c.evicted) + row("temporary", c.temporary) + row("kept", c.kept);
+  if (c.entries_removed > 0) out += fmt::format("{} entries of the directory removed\n", c.entries_removed);
+  if (c.entries_left > 0)
+    out += fmt::format("{} entries left, as the directory went away: whoever believes them finds nothing\n", c.entries_left);
   if (c.generations > 0)
     out += fmt::format("{} {} of models that nobody opens any more\n", c.generations, c.generations == 1 ? "folder" : "folders");
   return out;
@@ -166,6 +169,8 @@ std::string collection_json(const std::string& directory, const StoreCollection&
                {"evicted", to_json(c.evicted)},
                {"temporary", to_json(c.temporary)},
                {"generations", c.generations},
+               {"entries_removed", c.entries_removed},
+               {"entries_left", c.entries_left},
                {"kept", to_json(c.kept)}});
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "cache/tiers/admin_report.h"
+#include "cache/tiers/redis_directory.h"
 #include "cache/tiers/shared_files.h"
 #include "cache/tiers/shared_walk.h"
 #include "cache/tiers/tier_workers.h"
@@ -16,6 +17,8 @@ namespace {
 
 /// A record can't be larger: what is beyond it is not read.
 constexpr size_t kMostRecordBytes = size_t{1} << 32;
+constexpr double kRedisConnectSeconds = 3;
+constexpr double kRedisUpdateSeconds = 10;  ///< in which it has to have taken what waits
 
 Status read_only_error(const SharedLayout& layout) {
   return Status::FailedPrecondition("shared store {}: opened read-only", layout.root());
@@ -24,9 +27,9 @@ Status read_only_error(const SharedLayout& layout) {
 }  // namespace
 
 Result<std::unique_ptr<SharedAdmin>> SharedAdmin::Open(const std::string& directory, const SharedGcOptions& options,
-                                                       bool read_only) {
+                                                       bool read_only, std::optional<RedisUrl> redis) {
   DI_RETURN_IF_ERROR(options.validate());
-  std::unique_ptr<SharedAdmin> admin(new SharedAdmin(directory, options, read_only));
+  std::unique_ptr<SharedAdmin> admin(new SharedAdmin(directory, options, read_only, std::move(redis)));
   struct stat status {};
   if (::stat(admin->layout_.generations().c_str(), &status) != 0) {
     if (errno == ENOENT) return Err(Status::NotFound("{}: no shared store", directory));
@@ -97,7 +100,26 @@ Result<StoreVerification> SharedAdmin::verify(bool remove, std::stop_token stop)
 
 Result<StoreCollection> SharedAdmin::gc(double now, std::stop_token stop) {
   if (read_only_) return Err(read_only_error(layout_));
-  return collect_shared_garbage(layout_, options_, {}, now, std::move(stop));
+  if (!redis_) return collect_shared_garbage(layout_, options_, {}, now, std::move(stop));
+  const RedisDirectoryOptions directory_options{.url = *redis_};
+  DI_ASSIGN_OR_RETURN(const auto directory, RedisDirectory::Open(directory_options));
+  if (!directory->flush(kRedisConnectSeconds)) {
+    const std::string why = directory->stats().last_error;
+    return Err(Status::Unavailable("directory: {}", why.empty() ? redis_->text() + ": no answer" : why));
+  }
+  int64_t told = 0;
+  auto collected = collect_shared_garbage(
+      layout_, options_, {}, now, std::move(stop), [&](const KvFingerprint& generation, const PrefixKey& key) {
+        // No faster than it takes them; when it has gone, what is over is dropped.
+        if (++told % (directory_options.queued_updates / 2) == 0 && directory->stats().connected)
+          (void)directory->flush(kRedisUpdateSeconds);
+        directory->remove(generation, key);
+      });
+  if (directory->stats().connected) (void)directory->flush(kRedisUpdateSeconds);
+  if (!collected) return collected;
+  collected->entries_removed = directory->stats().updates;
+  collected->entries_left = told - collected->entries_removed;
+  return collected;
 }
 
 Status SharedAdmin::for_each(const Visitor& visitor, std::stop_token stop) {

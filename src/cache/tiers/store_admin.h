@@ -67,6 +67,9 @@ struct StoreCollection {
   StoreUsage expired, evicted, temporary;  ///< that are gone
   int64_t generations = 0;                 ///< dead ones that were removed as a whole
   StoreUsage kept;
+  /// Of the directory (StoreAdminOptions::directory_url), of evicted pages: what it confirmed, and what it may still have, which
+  /// costs whoever believes it a miss. Entries of expired pages have expired themselves.
+  int64_t entries_removed = 0, entries_left = 0;
 };
 
 /// A store as its keeper sees it: no model, no keys asked for, every generation at once. For tools; calls take as long as the
@@ -109,6 +112,9 @@ struct StoreAdminOptions {
   std::string directory;
   int64_t capacity_bytes = 0;  ///< that gc enforces; 0: by time to live alone
   KvRetention retention{};
+  /// Redis that says what a shared store holds, for `gc` to tell what it evicts; empty: none. Unavailable, before anything is
+  /// removed, if it cannot be reached.
+  std::string directory_url{};
   /// Only stat, verify without `remove`, and for_each. A local store can then be looked at while an engine has it open.
   bool read_only = false;
 };

@@ -1,11 +1,14 @@
 #include "ops/cpu/cpu_backend.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <string_view>
 
 #include "base/status.h"
+#include "ops/numerics.h"
 #include "ops/top_k.h"
 
 namespace deepinfer {
@@ -25,6 +28,8 @@ CpuBackend::CpuBackend(ThreadPool* pool, const cpu::CpuKernels& kernels)
     : pool_(pool), kernels_(kernels), rows_(cpu::row_ops()), local_(static_cast<size_t>(pool->size())) {
   for (Local& local : local_) local.scratch.reserve_discard(kernels.scratch_bytes);
 }
+
+std::string CpuBackend::numerics() const { return fmt::format("{} rows {} {}", name(), rows_.target, kCpuNumerics); }
 
 void CpuBackend::for_rows(int64_t rows, int64_t row_work, FunctionRef<void(int64_t, int)> fn) {
   const int64_t grain = std::max<int64_t>(1, kRowWork / std::max<int64_t>(row_work, 1));

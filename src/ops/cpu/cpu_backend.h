@@ -18,6 +18,7 @@ class CpuBackend final : public Backend {
   CpuBackend(ThreadPool* pool, const cpu::CpuKernels& kernels);
 
   std::string name() const override { return std::string("cpu/") + kernels_.name; }
+  std::string numerics() const override;
   std::vector<KernelChoice> kernels() const override {
     return {{"linear_fp8, linear_bf16, output_lora, experts (FP4), markov_logits", kernels_.name},
             {"index_select, sparse_attention", kernels_.name},

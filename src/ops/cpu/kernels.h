@@ -5,7 +5,7 @@
 //
 // Summation order, the same for one row as for many: the columns of a product are dealt to 16 lanes in a fixed pattern, each lane
 // adds in ascending order, and the lanes are added as a fixed tree. How rows are tiled changes which registers hold the sums, not
-// the sums.
+// the sums. Who changes the order, or any other bit of a result, raises kCpuNumerics (ops/numerics.h).
 
 #include <cstdint>
 

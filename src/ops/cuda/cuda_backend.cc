@@ -1,6 +1,7 @@
 #include "ops/cuda/cuda_backend.h"
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "ops/cuda/row_ops.h"
 #include "ops/cuda/sample.h"
 #include "ops/cuda/staging.h"
+#include "ops/numerics.h"
 
 namespace deepinfer {
 namespace {
@@ -46,6 +48,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
 
   std::string name() const override { return "cuda/sm_90a"; }
+  // The device's exp and log1p are the toolkit's.
+  std::string numerics() const override { return fmt::format("{} toolkit {} {}", name(), CUDART_VERSION, kCudaNumerics); }
   std::vector<KernelChoice> kernels() const override {
     return {{"linear_fp8, output_lora",
              "weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, from 17"},

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +9,7 @@
 
 #include "base/status.h"
 #include "ops/candidates.h"
+#include "ops/numerics.h"
 #include "ops/ops.h"
 #include "ops/reference/reference_linear.h"
 #include "ops/top_k.h"
@@ -79,6 +82,7 @@ class ReferenceBackend final : public Backend {
   explicit ReferenceBackend(ThreadPool* pool) : pool_(pool) {}
 
   std::string name() const override { return "reference"; }
+  std::string numerics() const override { return fmt::format("reference {}", kReferenceNumerics); }
   std::vector<KernelChoice> kernels() const override { return {{"all", "plain loops, sums in double"}}; }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {

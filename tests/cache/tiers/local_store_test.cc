@@ -2,10 +2,15 @@
 
 #include "cache/tiers/local_store.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <fstream>
+#include <thread>
 
 #include "cache/tiers/process.h"
 #include "cache/tiers/store_fixture.h"
+#include "testing/tmpfs.h"
 
 namespace deepinfer {
 namespace {
@@ -107,6 +112,105 @@ TEST(LocalStore, ADatabaseThatNamesFilesItDoesNotHaveIsPutAside) {
     EXPECT_TRUE(put(*store, 1).ok());
     EXPECT_TRUE(std::filesystem::exists(directory.path() + "/db.damaged"));
   }
+}
+
+/// Every record that is there is whole.
+void expect_whole(const LocalStore& store) {
+  EXPECT_TRUE(store
+                  .visit([](const PrefixKey&, std::span<const uint8_t> record, double) {
+                    KvStoreMiss why = KvStoreMiss::kNone;
+                    const auto parsed = parse_record(record, why);
+                    return parsed ? Status::Ok() : parsed.error();
+                  })
+                  .ok());
+}
+
+TEST(LocalStore, AFullDiskIsAnErrorUntilThereIsRoom) {
+  const Directory directory;
+  const testing::Tmpfs disk(directory.path(), 8 << 20);
+  if (!disk.why_absent().empty()) GTEST_SKIP() << "may not mount a tmpfs: " << disk.why_absent();
+  auto store = std::move(
+      *LocalStore::Open(kShape, kv_fingerprint("model", kShape), {.directory = directory.path(), .memtable_bytes = 1 << 16}));
+  for (uint64_t n = 1; n <= 40; ++n) ASSERT_TRUE(put(*store, n).ok());
+  ASSERT_TRUE(disk.fill(int64_t{64} << 10));
+  uint64_t n = 41;
+  Status status;
+  for (; status.ok() && n < 2000; ++n) status = put(*store, n);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.message().find(directory.path()), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("No space"), std::string::npos) << status.message();
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_FALSE(put(*store, 3000 + i).ok()) << "it neither hangs nor pretends";
+  for (uint64_t i = 1; i <= n; ++i) {
+    const KvStoreMiss miss = get(*store, i);  // wrong bytes fail by themselves
+    EXPECT_TRUE(miss == KvStoreMiss::kNone || i > 40) << i;
+  }
+  ASSERT_TRUE(disk.make_room());
+  // What failed in the background is over some time after there is room.
+  for (int attempt = 0; !put(*store, 5000).ok() && attempt < 200; ++attempt)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  for (uint64_t i = 5000; i < 5050; ++i) ASSERT_TRUE(put(*store, i).ok());
+  for (uint64_t i = 5000; i < 5050; ++i) EXPECT_EQ(get(*store, i), KvStoreMiss::kNone);
+  expect_whole(*store);
+  store.reset();
+  store = open_local(directory.path());
+  ASSERT_NE(store, nullptr);
+  for (uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(get(*store, i), KvStoreMiss::kNone) << i;
+  for (uint64_t i = 5000; i < 5050; ++i) EXPECT_EQ(get(*store, i), KvStoreMiss::kNone) << i;
+  expect_whole(*store);
+}
+
+const ProcessRole kLimited("local-limited-writer", [](const std::vector<std::string>& arguments) {
+  auto store = open_local(arguments[0]);
+  if (store == nullptr || !put(*store, 1).ok()) return 1;
+  ::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+  const rlim_t before = std::exchange(limit.rlim_cur, 32 << 10);
+  if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+  Status status;
+  for (uint64_t n = 2; status.ok() && n < 1000; ++n) status = put(*store, n);
+  if (status.ok() || get(*store, 1) != KvStoreMiss::kNone) return 3;
+  limit.rlim_cur = before;
+  if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return 2;
+  for (int attempt = 0; !put(*store, 2000).ok(); ++attempt) {
+    if (attempt == 200) return 4;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return get(*store, 2000) == KvStoreMiss::kNone ? 0 : 5;
+});
+
+/// The same where nothing may be mounted: the limit of a file's size stands in for a disk without room.
+TEST(LocalStore, AFileThatMayNotGrowIsAnErrorUntilItMay) {
+  const Directory directory;
+  EXPECT_EQ(wait_for_process(start_process("local-limited-writer", {directory.path()})), 0);
+  const auto store = open_local(directory.path());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(get(*store, 2000), KvStoreMiss::kNone);
+  expect_whole(*store);
+}
+
+TEST(LocalStore, AVanishedDiskCostsItsPagesUntilItIsBack) {
+  const Directory directory, elsewhere;
+  testing::Tmpfs disk(directory.path(), 32 << 20);
+  if (!disk.why_absent().empty()) GTEST_SKIP() << "may not mount a tmpfs: " << disk.why_absent();
+  auto store = std::move(
+      *LocalStore::Open(kShape, kv_fingerprint("model", kShape), {.directory = directory.path(), .memtable_bytes = 1 << 16}));
+  for (uint64_t n = 1; n <= 200; ++n) ASSERT_TRUE(put(*store, n).ok());
+  // A mount above the folder is moved away; open files stay open, as when it is unmounted lazily.
+  if (!disk.move(elsewhere.path())) GTEST_SKIP() << "may not move a mount: " << std::strerror(errno);
+  for (uint64_t n = 201; n <= 600; ++n) (void)put(*store, n);
+  for (uint64_t n = 1; n <= 600; ++n) (void)get(*store, n);  // wrong bytes fail by themselves
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "nothing is made on the disk below";
+  ASSERT_TRUE(disk.move(directory.path()));
+  for (int attempt = 0; !put(*store, 5000).ok() && attempt < 200; ++attempt)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(get(*store, 5000), KvStoreMiss::kNone);
+  expect_whole(*store);
+  store.reset();
+  store = open_local(directory.path());
+  ASSERT_NE(store, nullptr);
+  for (uint64_t n = 1; n <= 200; ++n) EXPECT_EQ(get(*store, n), KvStoreMiss::kNone) << n;
+  expect_whole(*store);
 }
 
 TEST(LocalStore, ChurnStaysWithinTheSize) {

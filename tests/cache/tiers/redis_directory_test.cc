@@ -108,7 +108,7 @@ class Redis : public ::testing::Test {
 TEST_F(Redis, AnotherEngineFindsAllPagesInTwoLookups) {
   const auto one = open();
   std::vector<PrefixKey> keys = fill(*one, 300);
-  EXPECT_EQ(server_->run({"DBSIZE"}), "") << "an integer";
+  EXPECT_EQ(server_->run({"DBSIZE"}), "300");
   const auto other = open();
   keys.push_back(key(1000));
   const KvStoreMatch match = other->match(keys, true, 1000, {});
@@ -281,6 +281,35 @@ TEST_F(Redis, PagesThatAreEvictedAreForgotten) {
   EXPECT_EQ(known, collected->kept.pages);
 }
 
+/// The same when it isn't an engine that collects.
+TEST_F(Redis, WhatAKeeperEvictsIsForgottenToo) {
+  const auto store = open();
+  const double now = wall_seconds();
+  for (uint64_t n = 1; n <= 40; ++n) ASSERT_TRUE(put(*store, n, now).ok());
+  settle(*store);
+  ASSERT_EQ(server_->run({"DBSIZE"}), "40");
+  const StoreAdminOptions options{.directory = directory_.path(),
+                                  .capacity_bytes = 10 * record_bytes(kShape),
+                                  .retention = {},
+                                  .directory_url = server_->url()};
+  const auto collected = (*open_store_admin(options))->gc(now, {});
+  ASSERT_TRUE(collected.has_value()) << collected.error().message();
+  EXPECT_GT(collected->evicted.pages, 20);
+  EXPECT_EQ(collected->entries_removed, collected->evicted.pages);
+  EXPECT_EQ(collected->entries_left, 0);
+  EXPECT_EQ(server_->run({"DBSIZE"}), std::to_string(collected->kept.pages));
+
+  // One that doesn't answer is said before anything is removed.
+  server_->kill();
+  StoreAdminOptions smaller = options;
+  smaller.capacity_bytes = 5 * record_bytes(kShape);
+  const auto refused = (*open_store_admin(smaller))->gc(now, {});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), StatusCode::kUnavailable);
+  EXPECT_NE(refused.error().message().find("redis.sock"), std::string::npos) << refused.error().message();
+  EXPECT_EQ(open_shared_admin(directory_.path())->verify(false, {})->checked.pages, collected->kept.pages);
+}
+
 constexpr int kEngineRounds = 300;
 
 /// Writes, looks up and reads with a Redis that comes and goes, and collects garbage now and then.
@@ -377,6 +406,13 @@ TEST_F(Redis, OneWithoutMemoryLeavesEntriesOutAndNothingElse) {
   EXPECT_GT(store->page_directory()->stats().updates_dropped, 0);
   EXPECT_NE(store->page_directory()->stats().last_error.find("OOM"), std::string::npos);
   EXPECT_EQ(store->match(keys, true, 1000, {}).pages, 20);
+  EXPECT_EQ(server->run({"DBSIZE"}), "0");
+  // With room again it learns what is found, and what is written.
+  server->run({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_EQ(store->match(keys, true, 1000, {}).pages, 20);
+  ASSERT_TRUE(put(*store, 21).ok());
+  EXPECT_TRUE(store->page_directory()->flush(kPatience));
+  EXPECT_EQ(server->run({"DBSIZE"}), "21");
 }
 
 /// Listens on a port of the loopback and answers everything with `reply`, for a peer that is no Redis at all.

@@ -88,9 +88,12 @@ std::string RedisServer::run(std::initializer_list<std::string_view> words) cons
   RedisCommands commands;
   commands.add(words);
   std::string text;
-  const Status status =
-      (*connection)
-          ->run(commands, [&](size_t, const RedisReply& reply) { text = reply.bytes; }, steady_seconds() + kPatience, {});
+  const Status status = (*connection)
+                            ->run(commands,
+                                  [&](size_t, const RedisReply& reply) {
+                                    text = reply.kind == RedisReply::Kind::kInteger ? std::to_string(reply.integer) : reply.bytes;
+                                  },
+                                  steady_seconds() + kPatience, {});
   EXPECT_TRUE(status.ok()) << status.message();
   return text;
 }

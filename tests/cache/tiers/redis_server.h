@@ -25,7 +25,7 @@ class RedisServer {
   void start();
   void pause();
   void resume();
-  /// One command by a connection of its own; the reply's text, or its elements behind each other.
+  /// One command by a connection of its own; the reply's text or number, or its elements behind each other.
   std::string run(std::initializer_list<std::string_view> words) const;
 
  private:

@@ -178,6 +178,7 @@ class HostPointers final : public Backend {
       : device_(std::move(device)), arena_(&device_->memory()), weights_(&device_->memory()), keeps_(keep_weights) {}
 
   std::string name() const override { return device_->name(); }
+  std::string numerics() const override { return device_->numerics(); }
   std::vector<KernelChoice> kernels() const override { return device_->kernels(); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {

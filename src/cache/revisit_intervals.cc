@@ -1,11 +1,12 @@
-#include "revisit_intervals.h"
+#include "cache/revisit_intervals.h"
 
-#include <boost/unordered/unordered_flat_map.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-namespace deepinfer::cache {
+#include "cache/kv_cache_options.h"
+
+namespace deepinfer {
 namespace {
 
 using Json = nlohmann::json;
@@ -13,12 +14,23 @@ using Json = nlohmann::json;
 constexpr std::string_view kFormat = "deepinfer revisit intervals";
 constexpr int64_t kMaxCount = int64_t{1} << 50;
 constexpr double kMaxSpan = 1e10;
+constexpr double kMaxRate = 1e18;
+static_assert(std::tuple_size_v<IntervalsByClass> == kCacheClassCount);
 
 Result<int64_t> whole(const Json& object, const char* field) {
   const auto at = object.find(field);
   if (at == object.end()) return Err(Status::InvalidArgument("{}: is missing", field));
   const int64_t value = at->is_number_integer() ? at->get<int64_t>() : -1;
   if (value < 0 || value > kMaxCount) return Err(Status::OutOfRange("{}: must be a whole number from 0 to {}", field, kMaxCount));
+  return value;
+}
+
+/// A number that may be missing: then 0.
+Result<double> number(const Json& object, const std::string& field, double limit) {
+  const auto at = object.find(field);
+  if (at == object.end()) return 0;
+  const double value = at->is_number() ? at->get<double>() : -1;
+  if (!(value >= 0 && value <= limit)) return Err(Status::OutOfRange("{}: must be a number from 0 to {}", field, limit));
   return value;
 }
 
@@ -52,16 +64,37 @@ Result<RevisitIntervals> read_class(const Json& object) {
   DI_ASSIGN_OR_RETURN(out.requests, whole(object, "requests"));
   DI_ASSIGN_OR_RETURN(out.prompt_tokens, whole(object, "prompt_tokens"));
   DI_ASSIGN_OR_RETURN(out.uses, whole(object, "uses"));
-  const auto span = object.find("span_seconds");
-  out.span_seconds = span != object.end() && span->is_number() ? span->get<double>() : -1;
-  if (!(out.span_seconds >= 0 && out.span_seconds <= kMaxSpan))
-    return Err(Status::OutOfRange("span_seconds: must be a number from 0 to {}", kMaxSpan));
+  if (!object.contains("span_seconds")) return Err(Status::InvalidArgument("span_seconds: is missing"));
+  DI_ASSIGN_OR_RETURN(out.span_seconds, number(object, "span_seconds", kMaxSpan));
+  DI_ASSIGN_OR_RETURN(out.ended_seconds, number(object, "ended_seconds", kMaxRate));
   DI_RETURN_IF_ERROR(read_sparse(object, "ended", out.ended));
   DI_RETURN_IF_ERROR(read_sparse(object, "open", out.open));
   const int64_t open = std::accumulate(out.open.begin(), out.open.end(), int64_t{0});
   if (open + out.revisits() != out.uses) {
     return Err(Status::InvalidArgument("uses: is {}, ended and open have {}", out.uses, open + out.revisits()));
   }
+  return out;
+}
+
+Result<RecordedCosts> read_costs(const Json& object) {
+  RecordedCosts out;
+  if (!object.is_object()) return Err(Status::InvalidArgument("must be an object"));
+  DI_ASSIGN_OR_RETURN(out.page_bytes, whole(object, "page_bytes"));
+  DI_ASSIGN_OR_RETURN(out.page_positions, whole(object, "page_positions"));
+  DI_ASSIGN_OR_RETURN(out.prefill_tokens_per_second, number(object, "prefill_tokens_per_second", kMaxRate));
+  const auto pulls = object.find("pull_bytes_per_second");
+  if (pulls == object.end()) return out;
+  if (!pulls->is_object()) return Err(Status::InvalidArgument("pull_bytes_per_second: must be an object"));
+  for (const auto& [tier, rate] : pulls->items()) {
+    DI_ASSIGN_OR_RETURN(out.pull_bytes_per_second[tier], number(*pulls, tier, kMaxRate));
+  }
+  return out;
+}
+
+Json costs_json(const RecordedCosts& costs) {
+  Json out = {{"page_bytes", costs.page_bytes}, {"page_positions", costs.page_positions}};
+  if (costs.prefill_tokens_per_second > 0) out["prefill_tokens_per_second"] = costs.prefill_tokens_per_second;
+  for (const auto& [tier, rate] : costs.pull_bytes_per_second) out["pull_bytes_per_second"][tier] = rate;
   return out;
 }
 
@@ -91,52 +124,26 @@ std::vector<double> RevisitIntervals::followed_within() const {
   return followed;
 }
 
-IntervalsByClass record_intervals(const PageTrace& trace) {
-  IntervalsByClass out;
-  struct Use {
-    double time = 0;
-    CacheClass cache_class = CacheClass::kChat;
-  };
-  boost::unordered_flat_map<uint64_t, Use> last;
-  const auto of = [&](CacheClass c) -> RevisitIntervals& { return out[static_cast<size_t>(c)]; };
-  for (const PageRequest& request : trace.requests) {
-    RevisitIntervals& mine = of(request.cache_class);
-    ++mine.requests;
-    mine.prompt_tokens += request.prompt_tokens;
-    for (const uint64_t page : request.pages) {
-      ++mine.uses;
-      const Use now{.time = request.time, .cache_class = request.cache_class};
-      const auto [at, fresh] = last.try_emplace(page, now);
-      if (fresh) continue;
-      ++of(at->second.cache_class).ended[RevisitIntervals::bin_of(request.time - at->second.time)];
-      at->second = now;
-    }
-  }
-  const double end = trace.requests.empty() ? 0 : trace.requests.back().time;
-  for (const auto& [page, use] : last) ++of(use.cache_class).open[RevisitIntervals::bin_of(end - use.time)];
-  for (RevisitIntervals& intervals : out) intervals.span_seconds = trace.span();
-  return out;
-}
-
-std::string intervals_json(const IntervalsByClass& intervals) {
+std::string recording_json(const RevisitRecording& recording) {
   nlohmann::ordered_json classes = nlohmann::ordered_json::object();
   for (size_t c = 0; c < kCacheClassCount; ++c) {
-    const RevisitIntervals& i = intervals[c];
+    const RevisitIntervals& i = recording.by_class[c];
     if (i.uses == 0) continue;
     classes[std::string(cache_class_name(static_cast<CacheClass>(c)))] = {
         {"requests", i.requests},         {"prompt_tokens", i.prompt_tokens}, {"uses", i.uses},
-        {"span_seconds", i.span_seconds}, {"ended", sparse(i.ended)},         {"open", sparse(i.open)}};
+        {"span_seconds", i.span_seconds}, {"ended_seconds", i.ended_seconds}, {"ended", sparse(i.ended)},
+        {"open", sparse(i.open)}};
   }
-  return nlohmann::ordered_json{{"format", kFormat},
-                                {"version", 1},
-                                {"first_edge_seconds", RevisitIntervals::kFirstEdge},
-                                {"bins_per_decade", RevisitIntervals::kBinsPerDecade},
-                                {"classes", std::move(classes)}}
-             .dump() +
-         "\n";
+  nlohmann::ordered_json out{{"format", kFormat},
+                             {"version", 1},
+                             {"first_edge_seconds", RevisitIntervals::kFirstEdge},
+                             {"bins_per_decade", RevisitIntervals::kBinsPerDecade},
+                             {"classes", std::move(classes)}};
+  if (recording.costs.page_bytes > 0) out["measured"] = costs_json(recording.costs);
+  return out.dump() + "\n";
 }
 
-Result<IntervalsByClass> parse_intervals(std::string_view text) {
+Result<RevisitRecording> parse_recording(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("format", Json()) != kFormat)
     return Err(Status::InvalidArgument("format: must be \"{}\"", kFormat));
@@ -147,15 +154,20 @@ Result<IntervalsByClass> parse_intervals(std::string_view text) {
   }
   const auto classes = json.find("classes");
   if (classes == json.end() || !classes->is_object()) return Err(Status::InvalidArgument("classes: must be an object"));
-  IntervalsByClass out;
+  RevisitRecording out;
   for (const auto& [name, object] : classes->items()) {
     const auto cache_class = parse_cache_class(name);
     if (!cache_class) return Err(cache_class.error().with_context("classes"));
     auto read = read_class(object);
     if (!read) return Err(read.error().with_context("classes: " + name));
-    out[static_cast<size_t>(*cache_class)] = *std::move(read);
+    out.by_class[static_cast<size_t>(*cache_class)] = *std::move(read);
+  }
+  if (const auto measured = json.find("measured"); measured != json.end()) {
+    auto costs = read_costs(*measured);
+    if (!costs) return Err(costs.error().with_context("measured"));
+    out.costs = *std::move(costs);
   }
   return out;
 }
 
-}  // namespace deepinfer::cache
+}  // namespace deepinfer

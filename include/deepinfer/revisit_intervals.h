@@ -1,17 +1,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/status.h"
-#include "page_trace.h"
+namespace deepinfer {
 
-namespace deepinfer::cache {
-
-/// Times between two uses of a page, of one class, in bins that grow by a constant factor. Small, however long it was recorded.
+/// Times between two uses of a page by prompts, of one class, in bins that grow by a constant factor. Small, however long it was
+/// recorded.
 struct RevisitIntervals {
   static constexpr double kFirstEdge = 0.1;  ///< seconds; the first bin is everything below it
   static constexpr int kBinsPerDecade = 16;
@@ -21,6 +18,7 @@ struct RevisitIntervals {
   int64_t prompt_tokens = 0;
   int64_t uses = 0;                                          ///< of pages: each begins an interval
   double span_seconds = 0;                                   ///< that was recorded
+  double ended_seconds = 0;                                  ///< sum of the intervals that ended
   std::vector<int64_t> ended = std::vector<int64_t>(kBins);  ///< the page was used again after so long
   std::vector<int64_t> open = std::vector<int64_t>(kBins);   ///< not yet, when the recording ended after so long
 
@@ -36,14 +34,7 @@ struct RevisitIntervals {
   std::vector<double> followed_within() const;
 };
 
-using IntervalsByClass = std::array<RevisitIntervals, kCacheClassCount>;
+/// An interval is of the class of the use that begins it: chat, agent, pinned.
+using IntervalsByClass = std::array<RevisitIntervals, 3>;
 
-/// Of each class, those of every page between its uses; an interval is of the class of the use that begins it.
-IntervalsByClass record_intervals(const PageTrace& trace);
-
-/// One JSON object: what a recording is kept in, and back.
-std::string intervals_json(const IntervalsByClass& intervals);
-/// Errors name field, value and limit.
-Result<IntervalsByClass> parse_intervals(std::string_view text);
-
-}  // namespace deepinfer::cache
+}  // namespace deepinfer
