@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/build_info.h"
+#include "cache/tiers/device_tiers.h"
 #include "checkpoint/identity.h"
 #include "engine/prefill_rate.h"
 #include "engine/tier_pull.h"
@@ -44,15 +45,34 @@ Result<std::string> make_fingerprint(const LoadedModel& model) {
   return fmt::format("checkpoint {} backend {} version {} {}", identity, model.backend->name(), build_version(), build_commit());
 }
 
+/// Puts pinned memory between the tiers and the pages, which lie in `memory`.
+Status reach_device(const EngineOptions& options, DeviceMemory& memory, EngineTiers& tiers) {
+  std::shared_ptr<KvTiers> below = std::move(tiers.opened.tiers);
+  const int64_t page = below->shape().page_bytes();
+  DeviceTiersOptions staging;
+  staging.pull_bytes = std::max(staging.pull_bytes, page);
+  staging.write_bytes = std::max(staging.write_bytes, page);
+  staging.most_pages = std::max<int64_t>(options.kv_cache_memory / page, 1);
+  tiers.copies = &page_copies(memory);
+  auto made = make_device_tiers(std::move(below), tiers.copies, staging);
+  if (!made) return made.error().with_context("kv_tiers");
+  tiers.opened.tiers = std::move(made->tiers);
+  tiers.pinned_bytes = made->pinned_bytes;
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model) {
+Result<double> measure_prefill(const EngineOptions& options, const LoadedModel& model) {
+  if (!options.kv_tiers.any() || !options.kv_tiers.cut_over) return 0.0;
+  return measure_row_layer_seconds(*model.model,
+                                   std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len}));
+}
+
+Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model, double row_layer_seconds) {
   if (!options.kv_tiers.any()) return std::optional<EngineTiers>();
-  if (!model.backend->memory().is_host()) {
-    return Err(Status::Unimplemented(
-        "kv_tiers: the pages of backend {} lie in the device's memory, from where no tier takes them", model.backend->name()));
-  }
   EngineTiers tiers;
+  tiers.row_layer_seconds = row_layer_seconds;
   tiers.fingerprint = options.model;
   // What stays in the process is named under a secret of its own.
   if (options.kv_tiers.persistent()) {
@@ -60,10 +80,8 @@ Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, cons
   }
   DI_ASSIGN_OR_RETURN(tiers.opened,
                       open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));
-  if (options.kv_tiers.cut_over) {
-    const int64_t rows = std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len});
-    DI_ASSIGN_OR_RETURN(tiers.row_layer_seconds, measure_row_layer_seconds(*model.model, rows));
-  }
+  DeviceMemory& memory = model.backend->memory();
+  if (!memory.is_host()) DI_RETURN_IF_ERROR(reach_device(options, memory, tiers));
   return std::optional<EngineTiers>(std::move(tiers));
 }
 

@@ -21,6 +21,7 @@ Result<double> measure_row_layer_seconds(Model& model, int64_t rows) {
     batch.sequences = {&sequence, 1};
     const double begin = step_clock();
     DI_ASSIGN_OR_RETURN(const StepOutput output, model.forward(batch));
+    model.backend().memory().synchronize();
     const int64_t row_layers = output.encoder_row_layers + output.decoder_row_layers;
     best = std::min(best, (step_clock() - begin) / static_cast<double>(std::max<int64_t>(row_layers, 1)));
   }
