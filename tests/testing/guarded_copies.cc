@@ -129,13 +129,14 @@ void GuardedCopies::work() {
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !open_.empty(); });
     if (open_.empty()) return;
-    // Long enough for others to do what they must not do meanwhile.
-    constexpr std::array<int, 4> kMicroseconds = {0, 200, 1000, 3000};
-    const int pause = kMicroseconds[random_() % kMicroseconds.size()];
-    lock.unlock();
-    std::this_thread::sleep_for(std::chrono::microseconds(pause));
-    lock.lock();
-    if (!open_.empty()) make(random_() % 2 == 0 ? open_.begin() : std::prev(open_.end()));
+    // Long enough for others to do what they must not do meanwhile; somebody may get another step done with pages written back.
+    constexpr std::array<int, 4> kUp = {0, 200, 1000, 3000}, kDown = {0, 1000, 10000, 40000};
+    const auto next = random_() % 2 == 0 ? open_.begin() : std::prev(open_.end());
+    const Ticket ticket = next->ticket;
+    const int pause = (next->up ? kUp : kDown)[random_() % kUp.size()];
+    changed_.wait_for(lock, std::chrono::microseconds(pause), [this] { return stop_; });
+    const auto copy = std::find_if(open_.begin(), open_.end(), [&](const Copy& c) { return c.ticket == ticket; });
+    if (copy != open_.end()) make(copy);
   }
 }
 
