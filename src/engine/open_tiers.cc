@@ -1,6 +1,7 @@
 #include "engine/open_tiers.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -45,19 +46,33 @@ Result<std::string> make_fingerprint(const LoadedModel& model) {
   return fmt::format("checkpoint {} backend {} version {} {}", identity, model.backend->name(), build_version(), build_commit());
 }
 
-/// Puts pinned memory between the tiers and the pages, which lie in `memory`.
-Status reach_device(const EngineOptions& options, DeviceMemory& memory, EngineTiers& tiers) {
+/// Pinned memory is taken as a whole, and a machine that has too little of it left stops.
+Status check_pinned(const KvTierOptions& options) {
+  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  if (options.host_bytes <= memory / 10 * 9) return Status::Ok();
+  return Status::OutOfRange("kv_tiers.host_bytes is {}, of pinned memory it must be at most {}, nine tenths of the machine's",
+                            options.host_bytes, memory / 10 * 9);
+}
+
+/// For the host pool: the device copies from where its pages lie.
+PagePool::Arena pinned_arena(PageCopies& copies) {
+  const auto memory = std::make_shared<std::optional<PinnedMemory>>();
+  return {[memory, &copies](int64_t bytes) { return memory->emplace(copies.allocate_pinned(bytes)).get(); },
+          [memory](void*) { memory->reset(); }};
+}
+
+/// Puts pinned memory between the tiers and the pages, which are a device's.
+Status reach_device(const EngineOptions& options, EngineTiers& tiers) {
   std::shared_ptr<KvTiers> below = std::move(tiers.opened.tiers);
   const int64_t page = below->shape().page_bytes();
   DeviceTiersOptions staging;
   staging.pull_bytes = std::max(staging.pull_bytes, page);
   staging.write_bytes = std::max(staging.write_bytes, page);
   staging.most_pages = std::max<int64_t>(options.kv_cache_memory / page, 1);
-  tiers.copies = &page_copies(memory);
-  auto made = make_device_tiers(std::move(below), tiers.copies, staging);
+  auto made = make_device_tiers(std::move(below), tiers.copies, staging, tiers.opened.host);
   if (!made) return made.error().with_context("kv_tiers");
   tiers.opened.tiers = std::move(made->tiers);
-  tiers.pinned_bytes = made->pinned_bytes;
+  tiers.pinned_bytes = made->pinned_bytes + options.kv_tiers.host_bytes;
   return Status::Ok();
 }
 
@@ -78,10 +93,15 @@ Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, cons
   if (options.kv_tiers.persistent()) {
     DI_ASSIGN_OR_RETURN(tiers.fingerprint, make_fingerprint(model));
   }
-  DI_ASSIGN_OR_RETURN(tiers.opened,
-                      open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));
+  KvTiersConfig config = tiers_config(options);
   DeviceMemory& memory = model.backend->memory();
-  if (!memory.is_host()) DI_RETURN_IF_ERROR(reach_device(options, memory, tiers));
+  if (!memory.is_host()) {
+    DI_RETURN_IF_ERROR(check_pinned(options.kv_tiers));
+    tiers.copies = &page_copies(memory);
+    config.host_arena = pinned_arena(*tiers.copies);
+  }
+  DI_ASSIGN_OR_RETURN(tiers.opened, open_kv_tiers(config, page_shape(model.model->page_layout()), tiers.fingerprint));
+  if (tiers.copies != nullptr) DI_RETURN_IF_ERROR(reach_device(options, tiers));
   return std::optional<EngineTiers>(std::move(tiers));
 }
 

@@ -7,8 +7,9 @@ namespace {
 
 class HostPageCopies final : public PageCopies {
  public:
-  void* allocate_pinned(int64_t bytes) override { return host_memory().allocate(bytes); }
-  void free_pinned(void* data) override { host_memory().free(data); }
+  PinnedMemory allocate_pinned(int64_t bytes) override {
+    return {static_cast<uint8_t*>(host_memory().allocate(bytes)), [](uint8_t* data) { host_memory().free(data); }};
+  }
   void fence() override {}
   void operators_wait(Ticket) override {}
   Fence last_fence() const override { return 0; }

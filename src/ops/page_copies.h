@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "ops/device_memory.h"
@@ -14,8 +15,11 @@ struct CopyPiece {
   int64_t bytes = 0;
 };
 
+/// Host memory that a device reaches at its full rate. May outlive everything else of the backend.
+using PinnedMemory = std::unique_ptr<uint8_t, void (*)(uint8_t*)>;
+
 /// Copies between a device and the host that run beside the operators, each way on its own, and in no order among themselves.
-/// Nothing here waits for the device but `wait` and `free_pinned`. Three things keep copies and operators apart:
+/// Nothing here waits for the device but `wait`, and what gives pinned memory back. Three things keep copies and operators apart:
 ///  - a *fence* stands behind the operators that the backend's caller has called so far; a copy runs behind a fence;
 ///  - `operators_wait` puts the operators that come behind a copy;
 ///  - until a copy is over nobody writes to what it reads or touches what it writes, but operators that wait for it.
@@ -27,9 +31,8 @@ class PageCopies {
 
   virtual ~PageCopies() = default;
 
-  /// Zeroed host memory that the device reaches at its full rate; nullptr if the system has none. Only while the backend is idle.
-  virtual void* allocate_pinned(int64_t bytes) = 0;
-  virtual void free_pinned(void* data) = 0;
+  /// nullptr if the system has none. Only while the backend is idle.
+  virtual PinnedMemory allocate_pinned(int64_t bytes) = 0;
 
   // For the caller of the backend alone, and not among calls to replay:
   /// The operators so far are behind `last_fence` from now on.
@@ -39,7 +42,7 @@ class PageCopies {
 
   // For any thread:
   virtual Fence last_fence() const = 0;
-  /// `host` of each piece: memory of `allocate_pinned`. No two pieces write to the same byte.
+  /// `host` of each piece: pinned memory. No two pieces write to the same byte.
   virtual Ticket to_device(std::span<const CopyPiece> pieces, Fence after) = 0;
   virtual Ticket to_host(std::span<const CopyPiece> pieces, Fence after) = 0;
   virtual bool done(Ticket copy) = 0;

@@ -31,13 +31,6 @@ GuardedCopies::~GuardedCopies() {
   thread_.join();
 }
 
-void* GuardedCopies::allocate_pinned(int64_t bytes) { return host_memory().allocate(bytes); }
-void GuardedCopies::free_pinned(void* data) {
-  const std::lock_guard lock(mutex_);
-  DI_CHECK(open_.empty(), "pinned memory is freed under {} copies", open_.size());
-  host_memory().free(data);
-}
-
 void GuardedCopies::fence() {
   const std::lock_guard lock(mutex_);
   ++fence_;

@@ -25,8 +25,7 @@ class GuardedCopies final : public PageCopies {
   explicit GuardedCopies(std::function<uint8_t*(const void*)> reach);
   ~GuardedCopies() override;
 
-  void* allocate_pinned(int64_t bytes) override;
-  void free_pinned(void* data) override;
+  PinnedMemory allocate_pinned(int64_t bytes) override { return page_copies(host_memory()).allocate_pinned(bytes); }
   void fence() override;
   void operators_wait(Ticket copy) override;
   Fence last_fence() const override;

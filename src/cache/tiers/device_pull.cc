@@ -47,6 +47,7 @@ void DevicePull::cancel() {
   if (begun_) return;
   // Its turn has not come, and it will find nothing to do.
   failed_ = finished_ = true;
+  ++places_.counts->failed;
   result_.miss = KvStoreMiss::kCancelled;
   result_.end = steady_seconds();
   changed_.notify_all();
@@ -63,26 +64,83 @@ void DevicePull::run() {
     if (finished_) return;
     begun_ = true;
   }
-  // Not all of the memory for one: a short pull shall not wait for a long one to be over.
-  const int64_t most = std::max<int64_t>(places_.staging->total() / 2, 1);
   bool whole = true;
-  for (Part part; whole && part.first < match_.pages; part.first += part.pages()) {
-    part.copies.clear();
-    part.staged = places_.staging->acquire(std::min(most, match_.pages - part.first), stop_.get_token());
-    if (part.staged.empty()) {
-      const std::lock_guard lock(mutex_);
-      failed_ = true;
-      result_.miss = KvStoreMiss::kCancelled;
-      break;
-    }
-    whole = run_part(part);
-    for (const PageCopies::Ticket copy : part.copies) places_.copies->wait(copy);
-    places_.staging->release(part.staged);
+  for (int64_t first = 0; whole && first < match_.pages;) {
+    Part part{.first = first, .memory = {}, .copies = {}};
+    const Stretch stretch = stretch_at(first);
+    whole = stretch.lent ? run_lent(part, stretch.pages) : run_staged(part, stretch.pages);
+    first += part.pages();
   }
-  finish();
+  if (!whole) ++places_.counts->failed;
+  const std::lock_guard lock(mutex_);
+  result_.end = steady_seconds();
+  finished_ = true;
+  changed_.notify_all();
 }
 
-bool DevicePull::run_part(Part& part) {
+DevicePull::Stretch DevicePull::stretch_at(int64_t first) const {
+  Stretch stretch;
+  int64_t begin = 0;
+  for (const KvTierMatch::Run& run : match_.runs) {
+    const int64_t end = begin + run.pages;
+    const bool lent = places_.host != nullptr && run.tier == 0;
+    if (end > first) {
+      if (stretch.pages > 0 && lent != stretch.lent) break;
+      stretch.lent = lent;
+      stretch.pages += end - std::max(begin, first);
+    }
+    begin = end;
+  }
+  return stretch;
+}
+
+bool DevicePull::run_lent(Part& part, int64_t pages) {
+  const double now = wall_seconds();
+  KvPull::Result result;
+  result.pages_by_tier.resize(result_.pages_by_tier.size());
+  result.bytes_by_tier.resize(result_.bytes_by_tier.size());
+  std::vector<const uint8_t*> lent;
+  for (int64_t i = 0; i < pages; ++i) {
+    const uint8_t* page = nullptr;
+    result.miss = KvStoreMiss::kCancelled;
+    if (!stop_.stop_requested())
+      page = places_.host->lend(keys_[static_cast<size_t>(part.first + i)], match_.exact, now, result.miss);
+    if (page == nullptr) break;
+    lent.push_back(page);
+    part.memory.push_back(const_cast<uint8_t*>(page));  // copies to the device only read it
+  }
+  result.good_pages = part.pages();
+  const bool whole = part.pages() == pages;
+  for (int64_t group = 0; group < static_cast<int64_t>(left_.size()); ++group) copy(part, group, group + 1, part.pages());
+  result.pages_by_tier[0] = part.pages();
+  result.bytes_by_tier[0] = part.pages() * places_.below->shape().page_bytes();
+  places_.counts->lent_pages += part.pages();
+  if (!whole) ++places_.counts->lent_misses[static_cast<size_t>(result.miss)];
+  add(result, whole);
+  wait_copies(part);
+  places_.host->give_back(lent);
+  const auto keys = std::span(keys_).first(static_cast<size_t>(part.first + part.pages()));
+  if (part.pages() > 0) places_.below->touch(keys, terms_.cache_class);
+  return whole;
+}
+
+bool DevicePull::run_staged(Part& part, int64_t pages) {
+  // Not all of the memory for one: a short pull shall not wait for a long one to be over.
+  const int64_t most = std::max<int64_t>(places_.staging->total() / 2, 1);
+  part.memory = places_.staging->acquire(std::min(most, pages), stop_.get_token());
+  if (part.memory.empty()) {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    result_.miss = KvStoreMiss::kCancelled;
+    return false;
+  }
+  const bool whole = pull_staged(part);
+  wait_copies(part);
+  places_.staging->release(part.memory);
+  return whole;
+}
+
+bool DevicePull::pull_staged(Part& part) {
   const auto groups = static_cast<int64_t>(left_.size());
   const KvTierMatch match = match_of(part);
   const auto keys = keys_.begin() + part.first;
@@ -90,28 +148,37 @@ bool DevicePull::run_part(Part& part) {
   terms.worth_seconds *= static_cast<double>(part.pages()) / static_cast<double>(match_.pages);
   {
     const std::lock_guard lock(mutex_);
-    below_ = places_.below->pull(match, {keys, keys + part.pages()}, part.staged, terms);
+    below_ = places_.below->pull(match, {keys, keys + part.pages()}, part.memory, terms);
     if (stop_.stop_requested()) below_->cancel();
   }
   int64_t group = 0;
   for (; group < groups && below_->wait(group); ++group) copy(part, group, group + 1, part.pages());
-  if (group < groups) below_->cancel();
+  const bool whole = group == groups;
+  if (!whole) below_->cancel();
   while (!below_->done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
   const KvPull::Result& result = below_->result();
   // What came whole behind a group that didn't.
-  if (group < groups) copy(part, group, groups, result.good_pages);
-
+  if (!whole) copy(part, group, groups, result.good_pages);
+  add(result, whole);
   const std::lock_guard lock(mutex_);
-  result_.good_pages += result.good_pages;
-  for (size_t tier = 0; tier < result_.pages_by_tier.size(); ++tier) {
-    result_.pages_by_tier[tier] += result.pages_by_tier[tier];
-    result_.bytes_by_tier[tier] += result.bytes_by_tier[tier];
-  }
-  result_.miss = result.miss;
   below_.reset();
-  if (group < groups) failed_ = true;
+  return whole;
+}
+
+void DevicePull::wait_copies(const Part& part) {
+  for (const PageCopies::Ticket copy : part.copies) places_.copies->wait(copy);
+}
+
+void DevicePull::add(const KvPull::Result& part, bool whole) {
+  const std::lock_guard lock(mutex_);
+  result_.good_pages += part.good_pages;
+  for (size_t tier = 0; tier < result_.pages_by_tier.size(); ++tier) {
+    result_.pages_by_tier[tier] += part.pages_by_tier[tier];
+    result_.bytes_by_tier[tier] += part.bytes_by_tier[tier];
+  }
+  result_.miss = whole ? KvStoreMiss::kNone : part.miss;
+  failed_ = failed_ || !whole;
   changed_.notify_all();
-  return group == groups;
 }
 
 KvTierMatch DevicePull::match_of(const Part& part) const {
@@ -135,7 +202,7 @@ void DevicePull::copy(Part& part, int64_t group, int64_t end, int64_t pages) {
   std::vector<CopyPiece> pieces;
   for (int64_t i = 0; i < pages; ++i) {
     pieces.push_back({.device = pages_[static_cast<size_t>(part.first + i)] + offset,
-                      .host = part.staged[static_cast<size_t>(i)] + offset,
+                      .host = part.memory[static_cast<size_t>(i)] + offset,
                       .bytes = bytes});
   }
   if (pieces.empty()) return;
@@ -146,13 +213,6 @@ void DevicePull::copy(Part& part, int64_t group, int64_t end, int64_t pages) {
     left_[static_cast<size_t>(g)] -= pages;
     copies_[static_cast<size_t>(g)].push_back(ticket);
   }
-  changed_.notify_all();
-}
-
-void DevicePull::finish() {
-  const std::lock_guard lock(mutex_);
-  result_.end = steady_seconds();
-  finished_ = true;
   changed_.notify_all();
 }
 

@@ -27,12 +27,10 @@ class Pull final : public KvPull {
 
 class TiersOfDevice final : public KvTiers {
  public:
-  TiersOfDevice(std::shared_ptr<KvTiers> below, PageCopies* copies, std::shared_ptr<StagingPages> pulls,
-                std::shared_ptr<StagingPages> writes, int64_t threads)
-      : below_(std::move(below)),
-        copies_(copies),
-        pulls_(std::move(pulls)),
-        writer_(below_, copies, std::move(writes)),
+  TiersOfDevice(DevicePull::Places places, std::shared_ptr<StagingPages> writes, int64_t threads)
+      : places_(std::move(places)),
+        below_(places_.below),
+        writer_(below_, places_.copies, std::move(writes)),
         threads_(threads) {}
 
   std::vector<std::string_view> tier_names() const override { return below_->tier_names(); }
@@ -42,8 +40,9 @@ class TiersOfDevice final : public KvTiers {
   }
   std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
                                const KvPullTerms& terms) override {
-    auto pull = std::make_shared<DevicePull>(DevicePull::Places{below_, copies_, pulls_}, match, std::move(keys),
-                                             std::move(pages), terms, copies_->last_fence());
+    auto pull = std::make_shared<DevicePull>(places_, match, std::move(keys), std::move(pages), terms,
+                                             places_.copies->last_fence());
+    ++places_.counts->pulls;
     threads_.post([pull] { pull->run(); });
     return std::make_unique<Pull>(std::move(pull));
   }
@@ -64,13 +63,22 @@ class TiersOfDevice final : public KvTiers {
     stats.pages_queued += queued;
     stats.pages_retained += queued + dropped;
     for (KvTierStats& tier : stats.tiers) tier.pages_dropped += dropped;
+    // Below there may be several for one, or none.
+    const DevicePull::Counts& counts = *places_.counts;
+    stats.pulls = counts.pulls;
+    stats.pulls_failed = counts.failed;
+    if (places_.host != nullptr) {
+      KvTierStats& host = stats.tiers.front();
+      host.pages_read += counts.lent_pages;
+      host.bytes_read += counts.lent_pages * shape().page_bytes();
+      for (size_t miss = 0; miss < kKvStoreMissCount; ++miss) host.read_misses[miss] += counts.lent_misses[miss];
+    }
     return stats;
   }
 
  private:
+  const DevicePull::Places places_;
   const std::shared_ptr<KvTiers> below_;
-  PageCopies* const copies_;
-  const std::shared_ptr<StagingPages> pulls_;
   DeviceWriter writer_;
   TierWorkers threads_;
 };
@@ -86,7 +94,8 @@ Status DeviceTiersOptions::validate(const KvPageShape& shape) const {
   return Status::Ok();
 }
 
-Result<DeviceTiers> make_device_tiers(std::shared_ptr<KvTiers> below, PageCopies* copies, const DeviceTiersOptions& options) {
+Result<DeviceTiers> make_device_tiers(std::shared_ptr<KvTiers> below, PageCopies* copies, const DeviceTiersOptions& options,
+                                      std::shared_ptr<HostPool> host) {
   const KvPageShape& shape = below->shape();
   DI_RETURN_IF_ERROR(options.validate(shape));
   const int64_t page = shape.page_bytes();
@@ -97,7 +106,12 @@ Result<DeviceTiers> make_device_tiers(std::shared_ptr<KvTiers> below, PageCopies
   copies->fence();  // behind what made the pages
   DeviceTiers out;
   out.pinned_bytes = pulls->bytes() + writes->bytes();
-  out.tiers = std::make_unique<TiersOfDevice>(std::move(below), copies, std::move(pulls), std::move(writes), options.pull_threads);
+  DevicePull::Places places{.below = std::move(below),
+                            .host = std::move(host),
+                            .copies = copies,
+                            .staging = std::move(pulls),
+                            .counts = std::make_shared<DevicePull::Counts>()};
+  out.tiers = std::make_unique<TiersOfDevice>(std::move(places), std::move(writes), options.pull_threads);
   return out;
 }
 

@@ -13,18 +13,16 @@ Result<std::unique_ptr<StagingPages>> StagingPages::Create(PageCopies* copies, i
   }
   const int64_t stride = (page_bytes + kAlignment - 1) / kAlignment * kAlignment;
   const int64_t count = std::clamp<int64_t>(budget_bytes / stride, 1, std::max<int64_t>(most, 1));
-  auto* data = static_cast<uint8_t*>(copies->allocate_pinned(count * stride));
+  PinnedMemory data = copies->allocate_pinned(count * stride);
   if (data == nullptr) {
     return Err(Status::ResourceExhausted("staging: the system has no {} bytes of pinned memory for {} pages of {} bytes",
                                          count * stride, count, page_bytes));
   }
-  return std::unique_ptr<StagingPages>(new StagingPages(copies, data, stride, count));
+  return std::unique_ptr<StagingPages>(new StagingPages(std::move(data), stride, count));
 }
 
-StagingPages::StagingPages(PageCopies* copies, uint8_t* data, int64_t stride, int64_t count)
-    : copies_(copies), data_(data), stride_(stride), taken_(static_cast<size_t>(count), false), free_(count) {}
-
-StagingPages::~StagingPages() { copies_->free_pinned(data_); }
+StagingPages::StagingPages(PinnedMemory data, int64_t stride, int64_t count)
+    : data_(std::move(data)), stride_(stride), taken_(static_cast<size_t>(count), false), free_(count) {}
 
 std::vector<uint8_t*> StagingPages::take(int64_t most) {
   std::vector<uint8_t*> pages;
@@ -32,7 +30,7 @@ std::vector<uint8_t*> StagingPages::take(int64_t most) {
     if (taken_[i]) continue;
     taken_[i] = true;
     --free_;
-    pages.push_back(data_ + static_cast<int64_t>(i) * stride_);
+    pages.push_back(data_.get() + static_cast<int64_t>(i) * stride_);
   }
   return pages;
 }
@@ -52,8 +50,8 @@ void StagingPages::release(std::span<uint8_t* const> pages) {
   {
     const std::lock_guard lock(mutex_);
     for (const uint8_t* page : pages) {
-      const auto at = static_cast<size_t>((page - data_) / stride_);
-      DI_CHECK(page >= data_ && at < taken_.size() && taken_[at], "a page that was not taken is given back");
+      const auto at = static_cast<size_t>((page - data_.get()) / stride_);
+      DI_CHECK(page >= data_.get() && at < taken_.size() && taken_[at], "a page that was not taken is given back");
       taken_[at] = false;
       ++free_;
     }

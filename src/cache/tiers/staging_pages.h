@@ -17,9 +17,7 @@ namespace deepinfer {
 class StagingPages {
  public:
   /// As many pages as fit into `budget_bytes`, at most `most`; an error if that is none, or if the system has no such memory.
-  /// `copies` outlives them.
   static Result<std::unique_ptr<StagingPages>> Create(PageCopies* copies, int64_t page_bytes, int64_t budget_bytes, int64_t most);
-  ~StagingPages();
   StagingPages(const StagingPages&) = delete;
   StagingPages& operator=(const StagingPages&) = delete;
 
@@ -34,12 +32,11 @@ class StagingPages {
   int64_t free_count() const;
 
  private:
-  StagingPages(PageCopies* copies, uint8_t* data, int64_t stride, int64_t count);
+  StagingPages(PinnedMemory data, int64_t stride, int64_t count);
   std::vector<uint8_t*> take(int64_t most);
 
-  PageCopies* copies_;
-  uint8_t* data_;
-  int64_t stride_;
+  const PinnedMemory data_;
+  const int64_t stride_;
   mutable std::mutex mutex_;
   std::condition_variable_any released_;
   std::vector<bool> taken_;

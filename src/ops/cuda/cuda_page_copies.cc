@@ -1,7 +1,6 @@
 #include "ops/cuda/cuda_page_copies.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/status.h"
 #include "ops/cuda/cuda_check.h"
@@ -78,18 +77,17 @@ CudaPageCopies::~CudaPageCopies() {
 // Streams and events are the device's, and each thread begins on device 0.
 void CudaPageCopies::use_device() const { DI_CUDA(cudaSetDevice(device_)); }
 
-void* CudaPageCopies::allocate_pinned(int64_t bytes) {
+PinnedMemory CudaPageCopies::allocate_pinned(int64_t bytes) {
   use_device();
+  PinnedMemory memory(nullptr, [](uint8_t* data) { DI_CUDA(cudaFreeHost(data)); });
   void* data = nullptr;
-  if (cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocDefault) != cudaSuccess) {
+  if (cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable) != cudaSuccess) {
     (void)cudaGetLastError();  // or the next launch would be blamed
-    return nullptr;
+    return memory;
   }
-  std::memset(data, 0, static_cast<size_t>(bytes));
-  return data;
+  memory.reset(static_cast<uint8_t*>(data));
+  return memory;
 }
-
-void CudaPageCopies::free_pinned(void* data) { DI_CUDA(cudaFreeHost(data)); }
 
 void CudaPageCopies::fence() {
   DI_CHECK(!recorder_->takes_uploads(), "a fence among calls to replay");

@@ -22,8 +22,7 @@ class CudaPageCopies final : public PageCopies {
   CudaPageCopies(cudaStream_t operators, const Recorder* recorder);
   ~CudaPageCopies() override;
 
-  void* allocate_pinned(int64_t bytes) override;
-  void free_pinned(void* data) override;
+  PinnedMemory allocate_pinned(int64_t bytes) override;
   void fence() override;
   void operators_wait(Ticket copy) override;
   Fence last_fence() const override { return last_fence_.load(std::memory_order_acquire); }
