@@ -224,12 +224,12 @@ void EngineCore::write_back(const Sequence& s, const PageTable& pages, int64_t f
   const auto bytes = static_cast<size_t>(tiers_->shape().page_bytes());
   for (int64_t i = first; i < end; ++i) {
     const auto at = static_cast<size_t>(i);
-    const int64_t number = tiers_->write_back(
-        {.key = s.keys[at],
-         .parent = i > 0 ? s.keys[at - 1] : hasher_.root(s.request->request.cache_salt, options_.fingerprint),
-         .cache_class = s.request->cache_class,
-         .exact = s.replay->exact_pages,
-         .page = {pages.data()[at], bytes}});
+    const int64_t number =
+        tiers_->write_back({.key = s.keys[at],
+                            .parent = i > 0 ? s.keys[at - 1] : hasher_.root(s.request->request.cache_salt, options_.fingerprint),
+                            .cache_class = s.request->cache_class,
+                            .exact = s.replay->exact_pages,
+                            .page = {pages.data()[at], bytes}});
     last = std::max(last, number);
   }
   // Whatever becomes of the sequence.

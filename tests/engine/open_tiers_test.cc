@@ -42,7 +42,9 @@ TEST_F(CoreOpenTiers, PagesGoDownAndComeBack) {
   const auto groups = static_cast<int64_t>(kv.shape().group_bytes.size());
   constexpr int64_t kPages = 40;
   const DeviceBuffer<uint8_t> from(&memory_, kPages * bytes), to(&memory_, kPages * bytes);
-  const auto page = [&](const DeviceBuffer<uint8_t>& buffer, int64_t i) { return const_cast<uint8_t*>(buffer.data()) + i * bytes; };
+  const auto page = [&](const DeviceBuffer<uint8_t>& buffer, int64_t i) {
+    return const_cast<uint8_t*>(buffer.data()) + i * bytes;
+  };
   std::vector<uint8_t> want(static_cast<size_t>(kPages * bytes));
   for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<uint8_t>(i * 2654435761u >> 13);
   memory_.upload(page(from, 0), want.data(), kPages * bytes);

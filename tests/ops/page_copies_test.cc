@@ -164,7 +164,8 @@ TEST_P(PageCopiesOf, AnyThreadMayAskForThem) {
   constexpr int64_t kBytes = 100'000;
   constexpr int kThreads = 4, kRounds = 40;
   std::vector<uint8_t*> pages, here, back;
-  for (int i = 0; i < kThreads; ++i) pages.push_back(device(kBytes)), here.push_back(pinned(kBytes)), back.push_back(pinned(kBytes));
+  for (int i = 0; i < kThreads; ++i)
+    pages.push_back(device(kBytes)), here.push_back(pinned(kBytes)), back.push_back(pinned(kBytes));
   std::vector<std::thread> threads;
   std::vector<int> wrong(kThreads);
   for (size_t t = 0; t < kThreads; ++t) {

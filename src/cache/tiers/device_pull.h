@@ -14,8 +14,8 @@
 namespace deepinfer {
 
 /// A pull into a device's pages, which the one who waits for it and the thread that works on it share. It is done in parts, one
-/// after the other: pages of a pinned host pool are copied from where they lie; of others, which are a pull of the tiers below, as
-/// many at a time as there is pinned memory for.
+/// after the other: pages of a pinned host pool are copied from where they lie; of others, which are a pull of the tiers below,
+/// as many at a time as there is pinned memory for.
 class DevicePull {
  public:
   /// Since the start; of all pulls.

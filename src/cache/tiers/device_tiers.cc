@@ -40,8 +40,8 @@ class TiersOfDevice final : public KvTiers {
   }
   std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
                                const KvPullTerms& terms) override {
-    auto pull = std::make_shared<DevicePull>(places_, match, std::move(keys), std::move(pages), terms,
-                                             places_.copies->last_fence());
+    auto pull =
+        std::make_shared<DevicePull>(places_, match, std::move(keys), std::move(pages), terms, places_.copies->last_fence());
     ++places_.counts->pulls;
     threads_.post([pull] { pull->run(); });
     return std::make_unique<Pull>(std::move(pull));

@@ -25,9 +25,11 @@ struct DeviceTiers {
 
 /// `below` for pages in a device's memory: what is pulled comes into pinned memory and goes on from there, group after group,
 /// while the next one is still read; what is written back goes the other way. Pages are those of the backend of `copies`.
-///  - `KvPull::wait` returns when the group is on its way, and makes the operators that are called from then on wait for it: it is
+///  - `KvPull::wait` returns when the group is on its way, and makes the operators that are called from then on wait for it: it
+///  is
 ///    for the backend's caller alone. A pull is `done` when the last copy is over.
-///  - `write_back` returns before the page has been read; see KvTiers::copied. A page for which no pinned memory is free is dropped.
+///  - `write_back` returns before the page has been read; see KvTiers::copied. A page for which no pinned memory is free is
+///  dropped.
 /// `host`, if there is one, is the first tier of `below`, in pinned memory: its pages are copied from where they lie.
 /// Pages that are given to either belong to operators before `copies->last_fence()`. The backend's caller makes the tiers.
 Result<DeviceTiers> make_device_tiers(std::shared_ptr<KvTiers> below, PageCopies* copies, const DeviceTiersOptions& options,

@@ -43,8 +43,8 @@ Result<OpenedKvTiers> open_kv_tiers(const KvTiersConfig& config, const KvPageSha
   OpenedKvTiers opened;
   std::vector<std::shared_ptr<KvStore>> stores;
   if (config.host_bytes > 0) {
-    auto host = HostPool::Create(shape, {.capacity_bytes = config.host_bytes, .retention = config.host_retention},
-                                 config.host_arena);
+    auto host =
+        HostPool::Create(shape, {.capacity_bytes = config.host_bytes, .retention = config.host_retention}, config.host_arena);
     if (!host) return Err(host.error().with_context("host_bytes"));
     opened.host = *std::move(host);
     stores.push_back(opened.host);

@@ -36,7 +36,7 @@ struct KvTiersConfig {
 struct OpenedKvTiers {
   std::unique_ptr<KvTiers> tiers;
   std::shared_ptr<HostPool> host;  ///< the first of them, if there are host_bytes
-  StoreSecret secret{};  ///< for PrefixHasher: with another one, nothing that was stored is ever found
+  StoreSecret secret{};            ///< for PrefixHasher: with another one, nothing that was stored is ever found
 };
 
 /// `fingerprint`: whatever else rows depend on: config, identity of the weights, numerics.

@@ -30,8 +30,7 @@ size_t rows_at(std::span<const CopyPiece> pieces) {
   const intptr_t host = distance(pieces[0].host, pieces[1].host);
   if (std::min(device, host) < bytes || std::max(device, host) > kMostPitch) return 1;
   size_t end = 1;
-  while (end < pieces.size() && pieces[end].bytes == bytes &&
-         distance(pieces[end - 1].device, pieces[end].device) == device &&
+  while (end < pieces.size() && pieces[end].bytes == bytes && distance(pieces[end - 1].device, pieces[end].device) == device &&
          distance(pieces[end - 1].host, pieces[end].host) == host) {
     ++end;
   }

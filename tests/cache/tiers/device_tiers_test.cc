@@ -149,9 +149,8 @@ class DeviceTiersTest : public ::testing::Test {
   }
   std::unique_ptr<KvTiers> make(std::shared_ptr<KvTiers> below, int64_t pull_pages = 8, int64_t write_pages = 8,
                                 std::shared_ptr<HostPool> host = nullptr) {
-    auto made =
-        make_device_tiers(std::move(below), &copies_,
-                          {.pull_bytes = pull_pages * kStride, .write_bytes = write_pages * kStride}, std::move(host));
+    auto made = make_device_tiers(std::move(below), &copies_,
+                                  {.pull_bytes = pull_pages * kStride, .write_bytes = write_pages * kStride}, std::move(host));
     if (!made) throw std::runtime_error(made.error().message());
     EXPECT_EQ(made->pinned_bytes, (pull_pages + write_pages) * kStride);
     return std::move(made->tiers);
@@ -299,7 +298,8 @@ void DeviceTiersTest::to_host_pool_and_back(bool pinned) {
   for (int64_t i = 0; i < 32; ++i) {
     const std::vector<uint8_t> page = page_of(key(static_cast<uint64_t>(i) + 1).high);
     std::copy(page.begin(), page.end(), pages_[static_cast<size_t>(i)]);
-    const KvStoreWrite write{.key = keys(32)[static_cast<size_t>(i)], .parent = {}, .page = {pages_[static_cast<size_t>(i)], page.size()}};
+    const KvStoreWrite write{
+        .key = keys(32)[static_cast<size_t>(i)], .parent = {}, .page = {pages_[static_cast<size_t>(i)], page.size()}};
     while (tiers->write_back(write) == 0) {
       ++given;  // dropped
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -393,7 +393,9 @@ TEST_F(DeviceTiersTest, ErrorsNameFieldValueAndLimit) {
 
 /// A system without pinned memory.
 class NoPinnedMemory final : public PageCopies {
-  PinnedMemory allocate_pinned(int64_t) override { return {nullptr, [](uint8_t*) {}}; }
+  PinnedMemory allocate_pinned(int64_t) override {
+    return {nullptr, [](uint8_t*) {}};
+  }
   void fence() override {}
   void operators_wait(Ticket) override {}
   Fence last_fence() const override { return 0; }
