@@ -56,7 +56,10 @@ class GroupGate final : public KvTiers {
   }
   std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> k, std::vector<uint8_t*> pages,
                                const KvPullTerms&) override {
-    parts.push_back(match.pages);
+    {
+      const std::lock_guard lock(mutex_);
+      parts.push_back(match.pages);
+    }
     return std::make_unique<Pull>(*this, std::move(k), std::move(pages));
   }
   int64_t write_back(const KvStoreWrite& page) override {
