@@ -23,6 +23,7 @@ struct Setting {
   std::string model = DEEPINFER_SOURCE_DIR "/models/nano";
   std::string directory, redis, svg;
   std::vector<int64_t> prefixes = {128, 256, 512, 1024, 2048, 4096};
+  std::string backend = "cpu";
   int threads = 0;
   int repeats = 7;
 };
@@ -40,7 +41,10 @@ class Place {
   Place(std::string name, const Setting& setting, KvTierOptions tiers) : name_(std::move(name)), tier_(tiers.any()) {
     EngineOptions options;
     options.model = setting.model;
+    options.backend = setting.backend;
     options.threads = setting.threads;
+    // Several engines share a GPU, and one would take what it has left.
+    if (setting.backend == "cuda") options.kv_cache_memory = int64_t{1} << 30;
     options.window_snapshot_memory = 0;  // only what lies on the device has snapshots: without them all replay the same
     options.kv_tiers = std::move(tiers);
     options.kv_tiers.match_limit = options.kv_tiers.pull_limit = kPatience;
@@ -191,6 +195,7 @@ int main(int argc, char** argv) {
   app.add_option("--prefixes", setting.prefixes, "lengths in tokens, whole pages")
       ->delimiter(',')
       ->check(CLI::Range(128, 1 << 20));
+  app.add_option("--backend", setting.backend)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--threads", setting.threads, "of the backend (default: all)")->check(CLI::Range(1, 1024));
   app.add_option("--repeats", setting.repeats)->check(CLI::Range(1, 1000));
   app.add_option("--svg", setting.svg, "a plot");

@@ -101,7 +101,7 @@ struct EngineOptions {
   double cache_max_pinned_fraction = 0.5;
   int64_t window_snapshot_memory = int64_t{256} << 20;  ///< 0: no snapshots, every hit is replayed
   double window_snapshot_ttl = 300;
-  KvTierOptions kv_tiers;  ///< needs enable_prefix_caching, and a backend whose pages lie in the host's memory
+  KvTierOptions kv_tiers;  ///< needs enable_prefix_caching
 
   ReplayMode replay = ReplayMode::kBounded;
   DecoderReplay decoder_replay = DecoderReplay::kCompact;

@@ -81,9 +81,18 @@ class KvTiers {
     (void)match;
     (void)keys;
   }
+  /// Whether pages of this class are written at all.
+  virtual bool writes(CacheClass cache_class) const {
+    (void)cache_class;
+    return true;
+  }
   /// Copies the page, then returns: writing follows in batches, at a limited rate, where retention says that the page will be
-  /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched.
-  virtual void write_back(const KvStoreWrite& page) = 0;
+  /// asked for again. Dropped (and counted) when the queue is full. Pages that every tier has are only touched. Pages of a device
+  /// are copied after the return: then the page gets a number, the next one, and must stay as it is until `copied` has come that
+  /// far. 0: nobody reads it any more.
+  virtual int64_t write_back(const KvStoreWrite& page) = 0;
+  /// Pages up to this number have been copied.
+  virtual int64_t copied() const { return 0; }
   /// The pages of a prompt's start were used, wherever they came from: their time to live begins anew. Returns at once; the same
   /// start is not touched again within seconds.
   virtual void touch(std::span<const PrefixKey> keys, CacheClass cache_class) {

@@ -96,6 +96,12 @@ size_t PagePool::index(PageId page) const {
 
 uint8_t* PagePool::data(PageId page) { return arena_ + static_cast<int64_t>(index(page)) * stride_; }
 
+PageId PagePool::page_at(const uint8_t* data) const {
+  const int64_t offset = data - arena_;
+  DI_CHECK(offset >= 0 && offset % stride_ == 0 && offset / stride_ < total(), "no page begins at byte {} of the arena", offset);
+  return static_cast<PageId>(offset / stride_);
+}
+
 PageId PagePool::allocate() {
   PageId page = first_free_;
   if (page != kNoPage) {

@@ -39,6 +39,8 @@ class PagePool {
 
   /// 64-byte aligned, page_bytes() long; stays where it is as long as the pool.
   uint8_t* data(PageId page);
+  /// The page that `data` gives this address for.
+  PageId page_at(const uint8_t* data) const;
 
   int64_t page_bytes() const { return page_bytes_; }
   int64_t total() const { return static_cast<int64_t>(references_.size()); }

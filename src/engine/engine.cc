@@ -94,6 +94,7 @@ class EngineImpl final : public Engine {
     limits_.replay = options_.replay;
     core_.set_trace(options_.trace.get());
     if (tiers_.has_value()) {
+      executor_.set_page_copies(tiers_->copies);
       core_.set_tiers(tiers_->opened.tiers.get(),
                       [inbox = inbox_](RequestId id, KvTierMatch match) { inbox->match(id, std::move(match)); });
     }
@@ -427,8 +428,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
   std::vector<std::unique_ptr<SequenceState>> states;
   const int64_t logit_rows = logit_rows_at_once(loaded.config());
-  DI_ASSIGN_OR_RETURN(const MemoryPlan plan, plan_memory(loaded, resolved, logit_rows, logit_rows, states));
+  DI_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(loaded, resolved, logit_rows, logit_rows, states));
   if (resolved.kv_cache_memory == 0 && loaded.backend->memory().is_host()) resolved.kv_cache_memory = default_cache_memory();
+  DI_ASSIGN_OR_RETURN(const double row_layer_seconds, measure_prefill(resolved, loaded));
   DI_ASSIGN_OR_RETURN(
       auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend)));
   KvCacheOptions cache_options;
@@ -437,7 +439,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
   DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
-  DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded));
+  DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded, row_layer_seconds));
+  if (tiers.has_value()) plan.pinned = tiers->pinned_bytes;
   IntervalsByClass earlier;
   if (!resolved.kv_tiers.intervals.empty()) {
     DI_ASSIGN_OR_RETURN(earlier, IntervalsFile::Read(resolved.kv_tiers.intervals));

@@ -1,6 +1,8 @@
 #include "engine/engine_core.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace deepinfer {
 namespace {
@@ -44,6 +46,7 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
 EngineCore::~EngineCore() {
   end_all(FinishReason::kCancelled);
   while (!in_flight_.empty()) commit(0);
+  for (release_copied(); !copying_.empty(); release_copied()) std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 void EngineCore::submit(std::shared_ptr<ActiveRequest> request, double now) {
@@ -121,8 +124,10 @@ void EngineCore::turn(double now) {
     end(id, FinishReason::kDeadline);
   }
   settle_pulls();
+  release_copied();
   const size_t depth = options_.async ? 2 : 1;
   const bool planned = in_flight_.size() < depth && plan_and_submit(now);
+  idle_ = in_flight_.empty();
   if (!in_flight_.empty() && (!planned || in_flight_.size() == depth)) {
     commit(now);
   } else if (!planned && in_flight_.empty() && busy() && !waits_for_pulls()) {

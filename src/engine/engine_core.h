@@ -42,7 +42,8 @@ struct CoreOptions {
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
 ///
 /// Invariants, checked by `check_invariants`: every sequence is in exactly one state; a place is free or belongs to one Running
-/// or Leaving sequence; the pages in use are those of the tables in the states and those that the cache holds; `waiting_` has
+/// or Leaving sequence; the pages in use are those of the tables in the states and in `copying_`, and those that the cache holds;
+/// `waiting_` has
 /// exactly the Waiting and Preempted sequences; a sequence that a command in flight names is Running or Leaving.
 class EngineCore {
  public:
@@ -59,7 +60,8 @@ class EngineCore {
   void set_tiers(KvTiers* tiers, std::function<void(RequestId, KvTierMatch)> matched);
   /// What the tiers have of a request's prompt. No harm if the request has gone.
   void matched(RequestId id, KvTierMatch match);
-  /// Nothing can be done before pages arrive from the tiers: `turn` is worth another try in a millisecond.
+  /// Nothing can be done before pages arrive from the tiers, or have been copied to them: `turn` is worth another try in a
+  /// millisecond.
   bool waits_for_pulls() const;
 
   /// Fills in the request's prompt_keys: for a long prompt milliseconds of hashing, which the submitting thread can do. Any
@@ -80,9 +82,11 @@ class EngineCore {
   bool preempt(SequenceId id);
 
   /// Something can be done now.
-  bool busy() const { return static_cast<int64_t>(sequences_.size()) > preparing_ + matching_ || !in_flight_.empty(); }
-  /// Some request has not ended; it may be one that waits for its form.
-  bool open() const { return !sequences_.empty() || !in_flight_.empty(); }
+  bool busy() const {
+    return static_cast<int64_t>(sequences_.size()) > preparing_ + matching_ || !in_flight_.empty() || !copying_.empty();
+  }
+  /// Some request has not ended, it may be one that waits for its form; or pages are still copied.
+  bool open() const { return !sequences_.empty() || !in_flight_.empty() || !copying_.empty(); }
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()) + preparing_ + matching_; }
   /// When the next deadline passes, on the clock of `now`.
   std::optional<double> next_deadline() const;
@@ -111,6 +115,16 @@ class EngineCore {
     StepCommand command;
     StepResult result;
   };
+  /// Pages that the tiers copy from where they lie, up to this number of theirs: nobody may get them before.
+  struct Copying {
+    PageTable pages;
+    int64_t number = 0;
+  };
+  /// Steps from one that began when the device was done with those before it.
+  struct Measured {
+    double begin = 0, waited = 0;
+    int64_t steps = 0, rows = 0, row_layers = 0;
+  };
 
   // engine_core.cc: planning
   bool plan_and_submit(double now);
@@ -135,14 +149,15 @@ class EngineCore {
   KvTierMatch rest_of(const TierHit& hit, int64_t first_page) const;
   int64_t row_layers(const Sequence& sequence, const ReplayInput& input, double now) const;
   void refuse_pull(Sequence& sequence);
-  void learn_prefill(const StepResult& result);
+  void learn_speed(const StepCommand& command, const StepResult& result);
   bool start_pull(const Sequence& sequence, const Admission& admission, Sequence::Running& running, double now);
   bool pull_is_near(const Sequence::Running& running, double now) const;
   void accept_pull(Sequence& sequence, double now);
   void count_pull(Sequence& sequence, const TierPull& pull);
   void take_back(Sequence& sequence, double now);
   void settle_pulls();
-  void write_back(const Sequence& sequence, const PageTable& pages, int64_t first, int64_t end) const;
+  void write_back(const Sequence& sequence, const PageTable& pages, int64_t first, int64_t end);
+  void release_copied();
 
   // engine_results.cc: results
   void commit(double now);
@@ -206,6 +221,9 @@ class EngineCore {
   std::vector<SequenceId> pulling_;                     ///< that leave, and wait for their pull to end
   double pull_bytes_per_second_ = 0, row_seconds_ = 0;  ///< measured; 0: not yet
   double row_layer_seconds_ = 0;                        ///< the same, of steps with many rows
+  Measured measured_;                                   ///< until the device is known to be done with them
+  std::deque<Copying> copying_;                         ///< in the order of their numbers
+  bool idle_ = false;                                   ///< the last turn found nothing to do
 
   SchedulerView view_;
   StepPlan plan_;

@@ -31,11 +31,7 @@ void EngineCore::commit(double now) {
     size_t prompt_logprob = 0;
     size_t window = 0;
     draft_rows_ = result.draft_rows;
-    if (result.rows > 0) {
-      const double seconds = (result.end - result.begin) / static_cast<double>(result.rows);
-      row_seconds_ = row_seconds_ == 0 ? seconds : 0.9 * row_seconds_ + 0.1 * seconds;
-      learn_prefill(result);
-    }
+    if (result.rows > 0) learn_speed(command, result);
     for (size_t i = 0; i < command.rows.size(); ++i) {
       if (command.rows[i].pull != nullptr && (result.lost.empty() || result.lost[i] == 0))
         accept_pull(at(command.rows[i].sequence), now);

@@ -99,14 +99,25 @@ void EngineCore::refuse_pull(Sequence& s) {
   s.tier_hit.reset();
 }
 
-void EngineCore::learn_prefill(const StepResult& result) {
+/// A device may run steps long after they were given to it; what they take shows when one of them has been waited for.
+void EngineCore::learn_speed(const StepCommand& command, const StepResult& result) {
+  if (command.after_idle) measured_ = {};
+  Measured& m = measured_;
+  if (m.steps++ == 0) m.begin = result.begin;
+  m.rows += result.rows;
+  m.row_layers += result.row_layers;
+  for (const PullWait& wait : result.pull_waits) m.waited += wait.end - wait.begin;
+  if (!result.over) return;
+  const auto learn = [](double& estimate, double seconds, int64_t count, double news) {
+    const double sample = seconds / static_cast<double>(count);
+    estimate = estimate == 0 ? sample : (1 - news) * estimate + news * sample;
+  };
+  learn(row_seconds_, result.end - m.begin, m.rows, 0.1);
   // A step with few rows reads all weights for them: no measure of a prompt.
   constexpr int64_t kManyRows = 64;
-  if (result.rows < std::min(kManyRows, options_.limits.max_num_batched_tokens / 2) || result.row_layers == 0) return;
-  double waited = 0;
-  for (const PullWait& wait : result.pull_waits) waited += wait.end - wait.begin;
-  const double seconds = (result.end - result.begin - waited) / static_cast<double>(result.row_layers);
-  row_layer_seconds_ = row_layer_seconds_ == 0 ? seconds : 0.8 * row_layer_seconds_ + 0.2 * seconds;
+  const int64_t many = std::min(kManyRows, options_.limits.max_num_batched_tokens / 2);
+  if (m.rows >= many * m.steps && m.row_layers > 0) learn(row_layer_seconds_, result.end - m.begin - m.waited, m.row_layers, 0.2);
+  m = {};
 }
 
 bool EngineCore::start_pull(const Sequence& s, const Admission& a, Sequence::Running& r, double now) {
@@ -198,24 +209,33 @@ void EngineCore::settle_pulls() {
   for (const SequenceId id : ids) settle(id);
 }
 
+void EngineCore::release_copied() {
+  while (!copying_.empty() && copying_.front().number <= tiers_->copied()) copying_.pop_front();
+}
+
 bool EngineCore::waits_for_pulls() const {
-  if (!pulling_.empty()) return in_flight_.empty();
+  if (!pulling_.empty() || (idle_ && !copying_.empty())) return in_flight_.empty();
   return in_flight_.empty() && std::any_of(running_.begin(), running_.end(), [](const Sequence* s) {
            return std::get<Sequence::Running>(s->state).pull != nullptr;
          });
 }
 
-void EngineCore::write_back(const Sequence& s, const PageTable& pages, int64_t first, int64_t end) const {
+void EngineCore::write_back(const Sequence& s, const PageTable& pages, int64_t first, int64_t end) {
   if (tiers_ == nullptr) return;
+  int64_t last = 0;
   const auto bytes = static_cast<size_t>(tiers_->shape().page_bytes());
   for (int64_t i = first; i < end; ++i) {
     const auto at = static_cast<size_t>(i);
-    tiers_->write_back({.key = s.keys[at],
-                        .parent = i > 0 ? s.keys[at - 1] : hasher_.root(s.request->request.cache_salt, options_.fingerprint),
-                        .cache_class = s.request->cache_class,
-                        .exact = s.replay->exact_pages,
-                        .page = {pages.data()[at], bytes}});
+    const int64_t number =
+        tiers_->write_back({.key = s.keys[at],
+                            .parent = i > 0 ? s.keys[at - 1] : hasher_.root(s.request->request.cache_salt, options_.fingerprint),
+                            .cache_class = s.request->cache_class,
+                            .exact = s.replay->exact_pages,
+                            .page = {pages.data()[at], bytes}});
+    last = std::max(last, number);
   }
+  // Whatever becomes of the sequence.
+  if (last > tiers_->copied()) copying_.push_back({pages.fork(end), last});
 }
 
 }  // namespace deepinfer

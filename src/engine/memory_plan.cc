@@ -12,8 +12,10 @@ double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<doub
 }  // namespace
 
 std::string MemoryPlan::text() const {
-  return fmt::format("{:.2f} of {:.2f} GiB: loaded {:.2f}, sequences {:.2f}, workspace {:.2f}, pages {:.2f}", gib(usable),
-                     gib(total), gib(loaded), gib(sequences), gib(workspace), gib(pages));
+  std::string text = fmt::format("{:.2f} of {:.2f} GiB: loaded {:.2f}, sequences {:.2f}, workspace {:.2f}, pages {:.2f}",
+                                 gib(usable), gib(total), gib(loaded), gib(sequences), gib(workspace), gib(pages));
+  if (pinned > 0) text += fmt::format("; pinned host memory for KV tiers {:.2f}", gib(pinned));
+  return text;
 }
 
 Result<MemoryPlan> plan_memory(LoadedModel& loaded, EngineOptions& options, int64_t prompt_rows, int64_t draft_rows,

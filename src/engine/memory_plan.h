@@ -19,6 +19,7 @@ struct MemoryPlan {
   int64_t sequences = 0;  ///< windows and tails of max_num_seqs
   int64_t workspace = 0;  ///< of the largest step
   int64_t pages = 0;      ///< what is left: global KV
+  int64_t pinned = 0;     ///< of the host's memory, which pages pass on their way to tiers and back
 
   std::string text() const;
 };

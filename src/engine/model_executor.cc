@@ -66,6 +66,7 @@ void ModelExecutor::work() {
     }
     job.result->begin = step_clock();
     run(*job.command, *job.result);
+    if (copies_ != nullptr) copies_->fence();
     job.result->end = step_clock();
     {
       const std::lock_guard lock(mutex_);
@@ -114,6 +115,7 @@ void ModelExecutor::run(const StepCommand& command, StepResult& result) {
   }
   result.row_layers = output->encoder_row_layers + output->decoder_row_layers;
   result.rows = static_cast<int64_t>(tokens_.size());
+  result.over = model_->backend().memory().is_host() || !logit_rows_.empty();
   prompt_logprobs(command, result);
   for (size_t i = 0; i < result.lost.size(); ++i) {
     if (result.lost[i] != 0) forget(live_[i]);
@@ -217,7 +219,7 @@ Result<StepOutput> ModelExecutor::forward(const StepCommand& command, StepResult
     for (size_t i = 0; i < command.rows.size(); ++i) {
       if (command.rows[i].pull == nullptr || result.lost[i] != 0 || live_[i].count == 0) continue;
       const double begin = step_clock();
-      if (!command.rows[i].pull->wait(source)) result.lost[i] = 1;
+      if (!command.rows[i].pull->wait(source, model_->backend().memory())) result.lost[i] = 1;
       result.pull_waits.push_back({.rows = static_cast<int64_t>(i), .group = source, .begin = begin, .end = step_clock()});
     }
   };

@@ -14,6 +14,7 @@
 #include "engine/mask_threads.h"
 #include "engine/step.h"
 #include "model/model.h"
+#include "ops/page_copies.h"
 
 namespace deepinfer {
 
@@ -41,6 +42,9 @@ class ModelExecutor final : public Executor {
     int64_t verified = 0, accepted = 0;
   };
   void trace_drafts(std::function<void(const DraftTrace&)> trace) { trace_drafts_ = std::move(trace); }
+
+  /// Sets a fence behind each command, for copies of its pages. Before the first command.
+  void set_page_copies(PageCopies* copies) { copies_ = copies; }
 
   void submit(const StepCommand& command, StepResult& result) override;
   void wait() override;
@@ -84,6 +88,7 @@ class ModelExecutor final : public Executor {
 
   Model* model_;
   ThreadPool* pool_;
+  PageCopies* copies_ = nullptr;
   std::vector<std::unique_ptr<SequenceState>> states_;
   // Of the step that runs.
   std::vector<int32_t> tokens_, logit_rows_;

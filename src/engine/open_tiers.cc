@@ -1,10 +1,12 @@
 #include "engine/open_tiers.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "base/build_info.h"
+#include "cache/tiers/device_tiers.h"
 #include "checkpoint/identity.h"
 #include "engine/prefill_rate.h"
 #include "engine/tier_pull.h"
@@ -44,26 +46,62 @@ Result<std::string> make_fingerprint(const KvTierOptions& options, const LoadedM
   return fmt::format("checkpoint {} numerics {} toolchain {}", identity, model.backend->numerics(), build_toolchain());
 }
 
+/// Pinned memory is taken as a whole, and a machine that has too little of it left stops.
+Status check_pinned(const KvTierOptions& options) {
+  const int64_t memory = static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  if (options.host_bytes <= memory / 10 * 9) return Status::Ok();
+  return Status::OutOfRange("kv_tiers.host_bytes is {}, of pinned memory it must be at most {}, nine tenths of the machine's",
+                            options.host_bytes, memory / 10 * 9);
+}
+
+/// For the host pool: the device copies from where its pages lie.
+PagePool::Arena pinned_arena(PageCopies& copies) {
+  const auto memory = std::make_shared<std::optional<PinnedMemory>>();
+  return {[memory, &copies](int64_t bytes) { return memory->emplace(copies.allocate_pinned(bytes)).get(); },
+          [memory](void*) { memory->reset(); }};
+}
+
+/// Puts pinned memory between the tiers and the pages, which are a device's.
+Status reach_device(const EngineOptions& options, EngineTiers& tiers) {
+  std::shared_ptr<KvTiers> below = std::move(tiers.opened.tiers);
+  const int64_t page = below->shape().page_bytes();
+  DeviceTiersOptions staging;
+  staging.pull_bytes = std::max(staging.pull_bytes, page);
+  staging.write_bytes = std::max(staging.write_bytes, page);
+  staging.most_pages = std::max<int64_t>(options.kv_cache_memory / page, 1);
+  auto made = make_device_tiers(std::move(below), tiers.copies, staging, tiers.opened.host);
+  if (!made) return made.error().with_context("kv_tiers");
+  tiers.opened.tiers = std::move(made->tiers);
+  tiers.pinned_bytes = made->pinned_bytes + options.kv_tiers.host_bytes;
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model) {
+Result<double> measure_prefill(const EngineOptions& options, const LoadedModel& model) {
+  if (!options.kv_tiers.any() || !options.kv_tiers.cut_over) return 0.0;
+  return measure_row_layer_seconds(*model.model,
+                                   std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len}));
+}
+
+Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model, double row_layer_seconds) {
   if (!options.kv_tiers.any()) return std::optional<EngineTiers>();
-  if (!model.backend->memory().is_host()) {
-    return Err(Status::Unimplemented(
-        "kv_tiers: the pages of backend {} lie in the device's memory, from where no tier takes them", model.backend->name()));
-  }
   EngineTiers tiers;
+  tiers.row_layer_seconds = row_layer_seconds;
   tiers.fingerprint = options.model;
   // What stays in the process is named under a secret of its own.
   if (options.kv_tiers.persistent()) {
     DI_ASSIGN_OR_RETURN(tiers.fingerprint, make_fingerprint(options.kv_tiers, model));
   }
-  DI_ASSIGN_OR_RETURN(tiers.opened,
-                      open_kv_tiers(tiers_config(options), page_shape(model.model->page_layout()), tiers.fingerprint));
-  if (options.kv_tiers.cut_over) {
-    const int64_t rows = std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len});
-    DI_ASSIGN_OR_RETURN(tiers.row_layer_seconds, measure_row_layer_seconds(*model.model, rows));
+  KvTiersConfig config = tiers_config(options);
+  DeviceMemory& memory = model.backend->memory();
+  if (!memory.is_host()) {
+    DI_RETURN_IF_ERROR(check_pinned(options.kv_tiers));
+    tiers.copies = &page_copies(memory);
+    config.host_arena = pinned_arena(*tiers.copies);
   }
+  DI_ASSIGN_OR_RETURN(tiers.opened, open_kv_tiers(config, page_shape(model.model->page_layout()), tiers.fingerprint));
+  if (tiers.copies != nullptr) DI_RETURN_IF_ERROR(reach_device(options, tiers));
   return std::optional<EngineTiers>(std::move(tiers));
 }
 

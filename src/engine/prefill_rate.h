@@ -7,8 +7,8 @@
 
 namespace deepinfer {
 
-/// Seconds that a row of a prompt takes in a layer when `rows` of them run at once, measured: the better of two passes over a
-/// prompt of its own. No other step may be under way. The passes count in the model's expert load.
+/// Seconds that a row of a prompt takes in a layer when `rows` of them run at once, measured: the best of two or three passes
+/// over a prompt of its own. No other step may be under way. The passes count in the model's expert load.
 Result<double> measure_row_layer_seconds(Model& model, int64_t rows);
 
 }  // namespace deepinfer

@@ -145,6 +145,7 @@ struct StepResult {
   int64_t rows = 0;                     ///< that ran, drafts included
   int64_t draft_rows = 0;               ///< drafts that are worth planning for a step like this one
   double begin = 0, end = 0;            ///< device clock, seconds
+  bool over = true;                     ///< false: at `end` the device may still have run it, as nothing of it was read back
   double drafted = 0, forward_end = 0;  ///< between them: drafts are there, logits are there; 0: not told
   StepTimes masks;                      ///< one per draw of a constrained answer
   double mask_wait = 0;                 ///< seconds that draws waited for masks after the forward pass
@@ -162,6 +163,7 @@ struct StepResult {
     row_layers = 0;
     rows = 0;
     draft_rows = 0;
+    over = true;
     drafted = forward_end = 0;
     masks = {};
     mask_wait = 0;

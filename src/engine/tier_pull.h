@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -39,15 +38,16 @@ struct TierPull {
   double begin = 0;  ///< on the core's clock
   std::unique_ptr<KvPull> pull;
 
-  /// Blocks until `group` of all pages is there. False: the pull has failed and is over; what did not arrive reads as zeros, so
-  /// that a step which is under way goes on, with rows that mean nothing.
-  bool wait(int64_t group) {
+  /// Blocks until operators on `memory`, where the pages lie, may read `group` of all pages: for the backend's caller. False: the
+  /// pull has failed and is over; what did not arrive reads as zeros, so that a step which is under way goes on, with rows that
+  /// mean nothing.
+  bool wait(int64_t group, DeviceMemory& memory) {
     if (pull->wait(group)) return true;
     pull->cancel();
     while (!pull->done()) std::this_thread::sleep_for(std::chrono::microseconds(50));
     // A step runs rows behind a failed pull at most twice, so this is not worth remembering.
     for (auto i = static_cast<size_t>(pull->result().good_pages); i < pages.size(); ++i)
-      std::memset(pages[i], 0, static_cast<size_t>(shape->page_bytes()));
+      memory.fill(pages[i], 0, shape->page_bytes());
     return false;
   }
 };

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cache/tiers/device_tiers.h"
 #include "ops/cuda/cuda_device.h"
 #include "testing/guarded_backend.h"
 #include "testing/named_backend.h"
@@ -80,6 +81,17 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   auto cache = KvCache::Create(*std::move(pool), cache_options);
   if (!cache) throw std::runtime_error(cache.error().message());
   cache_ = *std::move(cache);
+  KvTiers* tiers = setup.tiers;
+  PageCopies* copies = nullptr;
+  if (tiers != nullptr && !nano.backend->memory().is_host()) {
+    copies = &page_copies(nano.backend->memory());
+    const int64_t staging = (page_bytes + 255) / 256 * 256 * setup.staged_pages;
+    auto made = make_device_tiers(std::shared_ptr<KvTiers>(tiers, [](KvTiers*) {}), copies,
+                                  {.pull_bytes = staging, .write_bytes = staging});
+    if (!made) throw std::runtime_error(made.error().message());
+    device_tiers_ = std::move(made->tiers);
+    tiers = device_tiers_.get();
+  }
   const int64_t drafts = setup.drafts < 0 ? config.dspark_block_size : setup.drafts;
   if (executor == nullptr) {
     std::vector<std::unique_ptr<SequenceState>> states;
@@ -93,6 +105,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
         std::make_unique<ModelExecutor>(nano.model.get(), nano.pool.get(), setup.max_num_seqs,
                                         DraftPolicy::Options{.mode = setup.speculation, .most = drafts}, std::move(states));
     device->replace_drafts(setup.replace_drafts);
+    device->set_page_copies(copies);
     executor_ = std::move(device);
   }
   CoreOptions options;
@@ -112,7 +125,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),
                                        nano.tokenizer, PrefixHasher(std::array<uint8_t, 32>{1, 2, 3}));
   if (setup.tiers != nullptr) {
-    core_->set_tiers(setup.tiers, [this](RequestId id, KvTierMatch match) { matches_.emplace_back(id, std::move(match)); });
+    core_->set_tiers(tiers, [this](RequestId id, KvTierMatch match) { matches_.emplace_back(id, std::move(match)); });
   }
   limits_.vocab_size = config.vocab_size;
   limits_.eos_token_id = config.eos_token_id;

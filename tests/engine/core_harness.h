@@ -39,6 +39,7 @@ struct CoreSetup {
   int64_t drafts = -1;  ///< most of a step; -1: the checkpoint's block
   ModelExecutor::ReplaceDrafts replace_drafts;
   KvTiers* tiers = nullptr;  ///< calls back from `match` itself
+  int64_t staged_pages = 8;  ///< pinned memory each way, where pages are a device's
   bool cut_over = false;     ///< pulls only what is worth it
 };
 
@@ -86,6 +87,7 @@ class CoreHarness {
 
   CoreSetup setup_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<KvTiers> device_tiers_;  ///< the setup's, for a device's pages
   WindowSnapshotPool<CachedWindow> windows_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<EngineCore> core_;

@@ -25,6 +25,7 @@ void expect_cold(CoreHarness& h, RequestId id, const Request& request, const std
 void fill(MemoryTiers& tiers, const Request& request) {
   CoreSetup setup;
   setup.tiers = &tiers;
+  setup.staged_pages = 64;  // so that nothing is dropped
   CoreHarness h(setup);
   h.submit(request);
   h.run();
@@ -225,6 +226,59 @@ TEST(CoreTiers, PagesThatSaveNothingAreNotPulled) {
   h.submit(bounded);
   h.run();
   EXPECT_EQ(h.core().stats().pulls, 1) << "a bounded one replays a window";
+}
+
+// Few pages, so that each is soon somebody else's: what was stored is what was computed, and what was pulled is what was stored.
+TEST(CoreTiers, PagesThatAreCopiedAreNobodyElses) {
+  std::vector<Request> requests;
+  std::vector<std::vector<Answer>> cold;
+  for (uint64_t i = 0; i < 6; ++i) {
+    Request request = prompt_of(200 + 70 * static_cast<int64_t>(i), i);
+    request.max_tokens = i % 2 == 0 ? 1 : 20;  // some leave their pages as soon as they are full
+    cold.push_back(run_alone(request));
+    requests.push_back(std::move(request));
+  }
+  for (const int64_t staged : {1, 3, 64}) {
+    MemoryTiers tiers(nano_shape());
+    CoreSetup setup;
+    setup.tiers = &tiers;
+    setup.pages = 12;
+    setup.max_num_seqs = 4;
+    setup.staged_pages = staged;
+    CoreHarness h(setup);
+    std::vector<RequestId> ids;
+    for (int round = 0; round < 3; ++round) {
+      for (const Request& request : requests) ids.push_back(h.submit(request));
+      // What nobody uses is free after each turn, and what was freed last is the first to be taken.
+      for (h.turn(); h.core().busy(); h.turn()) h.cache().clear();
+    }
+    EXPECT_GT(h.core().stats().pulls, 0) << staged;
+    for (size_t i = 0; i < ids.size(); ++i)
+      expect_same(h.answers(ids[i])[0], cold[i % cold.size()][0], fmt::format("{} staged, request {}", staged, i));
+  }
+}
+
+// Longer than the pinned memory that they pass, several at a time, and their rows in the order in which they are needed.
+TEST(CoreTiers, PullsShareLittlePinnedMemory) {
+  MemoryTiers tiers(nano_shape());
+  const Request first = prompt_of(1000, 3), second = prompt_of(900, 4);
+  fill(tiers, first);
+  fill(tiers, second);
+  ASSERT_GE(tiers.size(), 14) << "write-back had enough of it";
+  for (const int64_t staged : {1, 2, 5}) {
+    CoreSetup setup;
+    setup.tiers = &tiers;
+    setup.staged_pages = staged;
+    CoreHarness h(setup);
+    const RequestId one = h.submit(first), two = h.submit(second);
+    h.run();
+    const std::string what = fmt::format("{} staged", staged);
+    EXPECT_EQ(h.core().stats().pulls, 2) << what;
+    EXPECT_EQ(h.answers(one)[0].usage.tiers.tokens(), 896) << what;
+    EXPECT_EQ(h.answers(two)[0].usage.tiers.tokens(), 896) << what;
+    expect_cold(h, one, first, what);
+    expect_cold(h, two, second, what);
+  }
 }
 
 }  // namespace

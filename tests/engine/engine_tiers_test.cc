@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "cache/revisit_intervals.h"
 #include "deepinfer/engine.h"
+#include "testing/named_backend.h"
 #include "testing/paths.h"
 #include "testing/random.h"
 #include "testing/tmpfs.h"
@@ -54,12 +56,18 @@ Request prompt_of(int64_t tokens, uint64_t seed = 1) {
 
 class EngineTiers : public ::testing::Test {
  protected:
-  EngineTiers() : directory_(make_temp_dir("engine-tiers")) {}
+  EngineTiers() : directory_(make_temp_dir("engine-tiers")) {
+    if (const char* set = std::getenv("DEEPINFER_TEST_BACKEND"); set != nullptr) backend_ = set;
+  }
+  void SetUp() override {
+    if (const std::string why = why_absent(backend_); !why.empty()) GTEST_SKIP() << why;
+  }
   ~EngineTiers() override { std::filesystem::remove_all(directory_); }
 
   EngineOptions options(ReplayMode replay = ReplayMode::kExact) const {
     EngineOptions o;
     o.model = nano_dir();
+    o.backend = backend_;
     o.max_num_seqs = 8;
     o.max_num_batched_tokens = 256;
     o.kv_cache_memory = int64_t{64} << 20;
@@ -92,6 +100,7 @@ class EngineTiers : public ::testing::Test {
   }
 
   const std::string directory_;
+  std::string backend_ = "cpu";
 };
 
 TEST_F(EngineTiers, WhatTheDeviceForgotComesFromMemory) {

@@ -85,6 +85,7 @@ class MemoryTiers::Pull final : public KvPull {
 };
 
 void MemoryTiers::match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) {
+  std::unique_lock lock(mutex_);
   KvTierMatch match;
   match.reason = KvStoreMiss::kNone;
   for (const PrefixKey& key : keys) {
@@ -97,6 +98,7 @@ void MemoryTiers::match(std::vector<PrefixKey> keys, bool exact_only, std::funct
     ++match.pages;
   }
   if (match.pages > 0) match.runs.push_back({0, match.pages});
+  lock.unlock();
   done(std::move(match));
 }
 
@@ -104,16 +106,19 @@ std::unique_ptr<KvPull> MemoryTiers::pull(const KvTierMatch& match, std::vector<
                                           const KvPullTerms& terms) {
   (void)match;
   (void)terms;
+  const std::lock_guard lock(mutex_);
   std::vector<Page> from;
   for (const PrefixKey& key : keys) from.push_back(pages_.at({key.high, key.low}));
   return std::make_unique<Pull>(*this, std::move(from), std::move(pages));
 }
 
-void MemoryTiers::write_back(const KvStoreWrite& page) {
+int64_t MemoryTiers::write_back(const KvStoreWrite& page) {
+  const std::lock_guard lock(mutex_);
   Page& kept = pages_[{page.key.high, page.key.low}];
-  if (!kept.bytes.empty() && kept.exact) return;
+  if (!kept.bytes.empty() && kept.exact) return 0;
   kept.bytes.assign(page.page.begin(), page.page.end());
   kept.exact = page.exact;
+  return 0;
 }
 
 }  // namespace deepinfer::testing

@@ -25,10 +25,13 @@ class MemoryTiers final : public KvTiers {
   double pull_seconds(const KvTierMatch&) const override { return estimate; }
   void probe(const KvTierMatch&, std::span<const PrefixKey> keys) override { probed += static_cast<int64_t>(keys.size()); }
   void touch(std::span<const PrefixKey> keys, CacheClass) override { touched += static_cast<int64_t>(keys.size()); }
-  void write_back(const KvStoreWrite& page) override;
+  int64_t write_back(const KvStoreWrite& page) override;
   void flush() override {}
 
-  int64_t size() const { return static_cast<int64_t>(pages_.size()); }
+  int64_t size() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int64_t>(pages_.size());
+  }
 
   int64_t failing_group = -1, failing_page = -1;
   double seconds_per_group = 0;
@@ -42,6 +45,7 @@ class MemoryTiers final : public KvTiers {
     bool exact = true;
   };
   KvPageShape shape_;
+  mutable std::mutex mutex_;  ///< of `pages_`: pages of a device come on another thread
   std::map<std::pair<uint64_t, uint64_t>, Page> pages_;
 };
 

@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "sampling/sampler.h"
+#include "testing/guarded_copies.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -60,6 +61,11 @@ class Arena {
     free_[known->second].push_back(known->first);
     sizes_.erase(known);
   }
+  int64_t size(void* data) {
+    const std::lock_guard lock(mutex_);
+    const auto known = sizes_.find(static_cast<uint8_t*>(data));
+    return known != sizes_.end() ? static_cast<int64_t>(known->second) : 0;
+  }
   std::atomic<int64_t> allocations = 0;
 
  private:
@@ -85,7 +91,7 @@ class Arena {
   std::map<size_t, std::vector<uint8_t*>> free_;
 };
 
-class GuardedMemory final : public DeviceMemory {
+class GuardedMemory final : public DeviceMemory, public PageCopySource {
  public:
   template <typename T>
   T* at(T* address) const {
@@ -97,30 +103,44 @@ class GuardedMemory final : public DeviceMemory {
     DI_CHECK(!replaying, "an allocation of {} bytes among calls to replay", bytes);
     return Arena::get().allocate(bytes);
   }
-  void free(void* data) override { Arena::get().free(data); }
+  void free(void* data) override {
+    if (copies_ != nullptr) copies_->freed(data, Arena::get().size(data));
+    Arena::get().free(data);
+  }
   void* allocate_host(int64_t bytes) override { return host_memory().allocate_host(bytes); }
   void free_host(void* data) override { host_memory().free_host(data); }
 
   void upload(void* to, const void* host, int64_t bytes) override {
-    if (asked(bytes)) host_memory().upload(at(to), host, bytes);
+    if (asked(bytes)) host_memory().upload(wrote(to, bytes), host, bytes);
   }
   void download(void* host, const void* from, int64_t bytes) override {
     DI_CHECK(!replaying, "a download of {} bytes among calls to replay", bytes);
     host_memory().download(host, at(from), bytes);
   }
   void copy(void* to, const void* from, int64_t bytes) override {
-    if (asked(bytes)) host_memory().copy(at(to), at(from), bytes);
+    if (asked(bytes)) host_memory().copy(wrote(to, bytes), at(from), bytes);
   }
   void copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) override {
     if (!asked(row_bytes * static_cast<int64_t>(rows.size()))) return;
     for (const RowCopy& row : rows) {
-      if (row.to != nullptr) host_memory().copy(at(row.to), at(row.from), row_bytes);
+      if (row.to != nullptr) host_memory().copy(wrote(row.to, row_bytes), at(row.from), row_bytes);
     }
   }
   void fill(void* to, uint8_t byte, int64_t bytes) override {
-    if (asked(bytes)) host_memory().fill(at(to), byte, bytes);
+    if (asked(bytes)) host_memory().fill(wrote(to, bytes), byte, bytes);
   }
   void synchronize() override {}
+  PageCopies& page_copies() override {
+    if (copies_ == nullptr) copies_ = std::make_unique<GuardedCopies>([](const void* p) { return Arena::get().host(p); });
+    return *copies_;
+  }
+
+  /// As `at`, of what an operator writes.
+  template <typename T>
+  T* wrote(T* address, int64_t bytes) {
+    if (copies_ != nullptr && address != nullptr) copies_->written(address, bytes);
+    return at(address);
+  }
 
   /// Whether what is asked for is to be done; sizes are kept for the comparison.
   bool asked(int64_t size) {
@@ -130,6 +150,9 @@ class GuardedMemory final : public DeviceMemory {
   bool replaying = false;
   bool describing = false;
   std::vector<int64_t> sizes_asked;
+
+ private:
+  std::unique_ptr<GuardedCopies> copies_;  ///< made when somebody asks for them
 };
 
 class GuardedBackend final : public Backend {
@@ -202,10 +225,10 @@ class GuardedBackend final : public Backend {
     if (asked(rows)) inner_->pack_window(at(x), rows, dim, at(packed));
   }
   void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
-    if (asked(to.size())) inner_->pack_compressed(at(x), dim, list(to));
+    if (asked(to.size())) inner_->pack_compressed(at(x), dim, wrote(to));
   }
   void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
-    if (asked(to.size())) inner_->pack_index_keys(at(x), dim, list(to));
+    if (asked(to.size())) inner_->pack_index_keys(at(x), dim, wrote(to));
   }
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
     if (asked(rows)) inner_->round_index_queries(at(x), rows, dim);
@@ -303,6 +326,12 @@ class GuardedBackend final : public Backend {
   std::vector<T*> list(std::span<T* const> addresses) const {
     std::vector<T*> out;
     for (T* address : addresses) out.push_back(at(address));
+    return out;
+  }
+  /// As `list`, of rows of the cache that are written: where they begin says whose they are.
+  std::vector<uint8_t*> wrote(std::span<uint8_t* const> addresses) {
+    std::vector<uint8_t*> out;
+    for (uint8_t* address : addresses) out.push_back(memory_.wrote(address, 1));
     return out;
   }
   PagedRows pages(const PagedRows& cache, int64_t rows, std::deque<std::vector<uint8_t*>>& tables) const {

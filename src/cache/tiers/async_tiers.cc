@@ -29,7 +29,11 @@ class AsyncTiers : public KvTiers {
   }
   double pull_seconds(const KvTierMatch& match) const override { return reader_.estimate(match); }
   void probe(const KvTierMatch& match, std::span<const PrefixKey> keys) override { reader_.probe(match, keys); }
-  void write_back(const KvStoreWrite& page) override { writer_->push(page); }
+  bool writes(CacheClass cache_class) const override { return core_->options.writes_class[static_cast<size_t>(cache_class)]; }
+  int64_t write_back(const KvStoreWrite& page) override {
+    writer_->push(page);
+    return 0;
+  }
   void touch(std::span<const PrefixKey> keys, CacheClass cache_class) override { writer_->touch_all(keys, cache_class); }
   void flush() override { writer_->flush(); }
   KvTiersStats stats() const override {

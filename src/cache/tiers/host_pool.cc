@@ -13,9 +13,11 @@ Status HostPoolOptions::validate(const KvPageShape& shape) const {
   return retention.validate();
 }
 
-Result<std::unique_ptr<HostPool>> HostPool::Create(const KvPageShape& shape, const HostPoolOptions& options) {
+Result<std::unique_ptr<HostPool>> HostPool::Create(const KvPageShape& shape, const HostPoolOptions& options,
+                                                   PagePool::Arena arena) {
   DI_RETURN_IF_ERROR(options.validate(shape));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool, PagePool::Create(shape.page_bytes(), options.capacity_bytes));
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool,
+                      PagePool::Create(shape.page_bytes(), options.capacity_bytes, std::move(arena)));
   return std::unique_ptr<HostPool>(new HostPool(shape, options, std::move(pool)));
 }
 
@@ -48,6 +50,32 @@ KvStoreMatch HostPool::match(std::span<const PrefixKey> keys, bool exact_only, d
   return match;
 }
 
+PageId HostPool::reference(const PrefixKey& key, bool exact_only, double now, KvStoreMiss& miss) {
+  const auto found = index_.find(key);
+  miss = KvStoreMiss::kNone;
+  if (found == index_.end()) {
+    miss = KvStoreMiss::kNotStored;
+  } else if (found->second->expiry <= now) {
+    miss = KvStoreMiss::kExpired;
+  } else if (exact_only && !found->second->exact) {
+    miss = KvStoreMiss::kInexact;
+  }
+  if (miss != KvStoreMiss::kNone) return kNoPage;
+  pool_->add_reference(found->second->page);
+  return found->second->page;
+}
+
+const uint8_t* HostPool::lend(const PrefixKey& key, bool exact_only, double now, KvStoreMiss& miss) {
+  const std::lock_guard lock(mutex_);
+  const PageId page = reference(key, exact_only, now, miss);
+  return page == kNoPage ? nullptr : pool_->data(page);
+}
+
+void HostPool::give_back(std::span<const uint8_t* const> pages) {
+  const std::lock_guard lock(mutex_);
+  for (const uint8_t* page : pages) pool_->release(pool_->page_at(page));
+}
+
 void HostPool::read(std::span<KvStoreRead> reads, double now, std::stop_token stop) {
   for (KvStoreRead& read : reads) {
     if (stop.stop_requested()) {
@@ -57,18 +85,7 @@ void HostPool::read(std::span<KvStoreRead> reads, double now, std::stop_token st
     PageId page = kNoPage;
     {
       const std::lock_guard lock(mutex_);
-      const auto found = index_.find(read.key);
-      read.miss = KvStoreMiss::kNone;
-      if (found == index_.end()) {
-        read.miss = KvStoreMiss::kNotStored;
-      } else if (found->second->expiry <= now) {
-        read.miss = KvStoreMiss::kExpired;
-      } else if (read.exact_only && !found->second->exact) {
-        read.miss = KvStoreMiss::kInexact;
-      } else {
-        page = found->second->page;
-        pool_->add_reference(page);
-      }
+      page = reference(read.key, read.exact_only, now, read.miss);
     }
     if (page == kNoPage) continue;
     const auto bytes = static_cast<size_t>(shape_.group_bytes[static_cast<size_t>(read.group)]);

@@ -27,7 +27,9 @@ struct HostPoolOptions {
 /// most `max_fraction` of the pool's pages; expiry does not fall along a list.
 class HostPool : public KvStore {
  public:
-  static Result<std::unique_ptr<HostPool>> Create(const KvPageShape& shape, const HostPoolOptions& options);
+  /// The pages lie in `arena`, in memory of the system's without.
+  static Result<std::unique_ptr<HostPool>> Create(const KvPageShape& shape, const HostPoolOptions& options,
+                                                  PagePool::Arena arena = {});
 
   std::string_view tier() const override { return "host"; }
   KvStoreMatch match(std::span<const PrefixKey> keys, bool exact_only, double now, std::stop_token stop) override;
@@ -35,6 +37,10 @@ class HostPool : public KvStore {
   Status write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) override;
   Status touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) override;
   Status erase(std::span<const PrefixKey> keys, std::stop_token stop) override;
+
+  /// The page where it lies, which it stays until it is given back, whatever becomes of its entry; nullptr with a reason.
+  const uint8_t* lend(const PrefixKey& key, bool exact_only, double now, KvStoreMiss& miss);
+  void give_back(std::span<const uint8_t* const> pages);
 
   int64_t pages() const override;
   int64_t capacity_pages() const { return pool_->total(); }
@@ -53,6 +59,8 @@ class HostPool : public KvStore {
 
   HostPool(KvPageShape shape, const HostPoolOptions& options, std::unique_ptr<PagePool> pool);
 
+  /// A reference on the page of an entry that serves, or kNoPage with a reason. With the lock held.
+  PageId reference(const PrefixKey& key, bool exact_only, double now, KvStoreMiss& miss);
   List& list(CacheClass c) { return lists_[static_cast<size_t>(c)]; }
   size_t limit(CacheClass c) const;
   /// Puts the entry behind all of its class that expire no later: the end, unless the clock was set back.

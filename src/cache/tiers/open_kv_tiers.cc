@@ -2,7 +2,6 @@
 
 #include <sys/random.h>
 
-#include "cache/tiers/host_pool.h"
 #include "cache/tiers/local_store.h"
 #include "cache/tiers/page_record.h"
 #include "cache/tiers/shared_store.h"
@@ -44,9 +43,11 @@ Result<OpenedKvTiers> open_kv_tiers(const KvTiersConfig& config, const KvPageSha
   OpenedKvTiers opened;
   std::vector<std::shared_ptr<KvStore>> stores;
   if (config.host_bytes > 0) {
-    DI_ASSIGN_OR_RETURN(std::shared_ptr<KvStore> host,
-                        HostPool::Create(shape, {.capacity_bytes = config.host_bytes, .retention = config.host_retention}));
-    stores.push_back(std::move(host));
+    auto host =
+        HostPool::Create(shape, {.capacity_bytes = config.host_bytes, .retention = config.host_retention}, config.host_arena);
+    if (!host) return Err(host.error().with_context("host_bytes"));
+    opened.host = *std::move(host);
+    stores.push_back(opened.host);
   }
   if (!config.local_directory.empty()) {
     LocalStoreOptions options{.directory = config.local_directory};

@@ -6,6 +6,7 @@
 
 #include "cache/kv_tiers.h"
 #include "cache/tiers/async_tiers.h"
+#include "cache/tiers/host_pool.h"
 #include "cache/tiers/kv_retention.h"
 #include "cache/tiers/store_secret.h"
 
@@ -14,6 +15,7 @@ namespace deepinfer {
 /// Which tiers there are. What is empty or 0 is left out; at least one must be there.
 struct KvTiersConfig {
   int64_t host_bytes = 0;
+  PagePool::Arena host_arena;  ///< where they lie; in memory of the system's without
   KvRetention host_retention{.ttl_seconds = {600, 3600, 86400}, .max_fraction = {1, 1, 0.5}};
   std::string local_directory;
   int64_t local_bytes = int64_t{64} << 30;
@@ -33,7 +35,8 @@ struct KvTiersConfig {
 
 struct OpenedKvTiers {
   std::unique_ptr<KvTiers> tiers;
-  StoreSecret secret{};  ///< for PrefixHasher: with another one, nothing that was stored is ever found
+  std::shared_ptr<HostPool> host;  ///< the first of them, if there are host_bytes
+  StoreSecret secret{};            ///< for PrefixHasher: with another one, nothing that was stored is ever found
 };
 
 /// `fingerprint`: whatever else rows depend on: config, identity of the weights, numerics.

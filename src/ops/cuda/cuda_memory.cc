@@ -70,4 +70,9 @@ void CudaMemory::fill(void* to, uint8_t byte, int64_t bytes) {
 
 void CudaMemory::synchronize() { DI_CUDA(cudaStreamSynchronize(stream_)); }
 
+PageCopies& CudaMemory::page_copies() {
+  if (copies_ == nullptr) copies_ = std::make_unique<CudaPageCopies>(stream_, recorder_);
+  return *copies_;
+}
+
 }  // namespace deepinfer::cuda

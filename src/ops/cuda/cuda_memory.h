@@ -2,6 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include <memory>
+
+#include "ops/cuda/cuda_page_copies.h"
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/staging.h"
 #include "ops/device_memory.h"
@@ -9,7 +12,7 @@
 namespace deepinfer::cuda {
 
 /// Memory of the current device, used in the order of a stream.
-class CudaMemory final : public DeviceMemory {
+class CudaMemory final : public DeviceMemory, public PageCopySource {
  public:
   CudaMemory(cudaStream_t stream, Staging* staging, Recorder* recorder)
       : stream_(stream), staging_(staging), recorder_(recorder) {}
@@ -27,11 +30,13 @@ class CudaMemory final : public DeviceMemory {
   void copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) override;
   void fill(void* to, uint8_t byte, int64_t bytes) override;
   void synchronize() override;
+  PageCopies& page_copies() override;
 
  private:
   cudaStream_t stream_;
   Staging* staging_;
   Recorder* recorder_;
+  std::unique_ptr<CudaPageCopies> copies_;  ///< made when somebody asks for them
 };
 
 }  // namespace deepinfer::cuda
