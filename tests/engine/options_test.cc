@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "deepinfer/engine.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer {
 namespace {
@@ -83,6 +84,14 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options.kv_tiers.host_bytes = 1 << 20;
   options.kv_tiers.secret_file = "secret";
   EXPECT_TRUE(options.validate().message().starts_with("kv_tiers.secret_file is \"secret\"")) << options.validate().message();
+}
+
+TEST(EngineOptions, SkippedTimeAndATraceExcludeEachOther) {
+  EngineOptions options = good();
+  options.time_skipped = [] { return 1.0; };
+  EXPECT_TRUE(options.validate().ok()) << options.validate().message();
+  options.trace = std::make_shared<telemetry::TraceRecorder>();
+  EXPECT_TRUE(options.validate().message().starts_with("time_skipped:")) << options.validate().message();
 }
 
 TEST(EngineOptions, EveryFieldIsChecked) {

@@ -92,7 +92,7 @@ void promote(PullState& s, std::span<const int64_t> whole) {
                       .exact = s.match.exact,
                       .page = {s.pages[at], bytes}});
   }
-  if (!host.store->write(writes, wall_seconds(), {}).ok()) return;
+  if (!host.store->write(writes, s.core->now(), {}).ok()) return;
   const std::lock_guard counting(s.core->mutex);
   s.core->stats.pages_promoted += static_cast<int64_t>(writes.size());
 }
@@ -161,7 +161,7 @@ void read_pages(PullState& s, Job job) {
                      .exact_only = s.match.exact});
   }
   const double start = steady_seconds();
-  if (!reads.empty()) s.core->tiers[tier]->store->read(reads, wall_seconds(), s.stop.get_token());
+  if (!reads.empty()) s.core->tiers[tier]->store->read(reads, s.core->now(), s.stop.get_token());
   count_reads(*s.core->tiers[tier], reads, steady_seconds() - start);
   hand_over(s, tier, job, reads);
 }

@@ -67,8 +67,8 @@ TEST(LocalStore, DamagedFilesAreMissesOrAreReplacedNeverWrongBytes) {
     }
     { open_local(directory.path()); }  // moves the log's pages into files of their own
     std::vector<std::filesystem::path> files;
-    for (const auto& file : std::filesystem::directory_iterator(directory.path() + "/db")) {
-      if (file.file_size() > 0) files.push_back(file.path());
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory.path() + "/db")) {
+      if (file.is_regular_file() && file.file_size() > 0) files.push_back(file.path());
     }
     std::sort(files.begin(), files.end());
     const auto& victim = files[random() % files.size()];
