@@ -2,6 +2,8 @@
 // against retention, beside what the rules alone (page_replay.h) predict for the same prompts. Requests come one after the other
 // at the moments of the trace, on a clock that skips the pauses between them.
 
+#include <time.h>
+
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <chrono>
@@ -40,8 +42,16 @@ struct Setting {
   int64_t mooncake_block = 32, azure_block = 256;
   int64_t device_pages = 80, host_pages = 160;
   int threads = 0;
+  bool processor_time = false;
   double device_per_hour = 2, host_per_gib_month = 3, store_per_gib_month = 0.02;
 };
+
+/// Processor time of the process: with one thread of the backend what a device of its own would take, however busy the machine.
+double processor_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
 
 struct Retention {
   double ttl = kForEver;
@@ -59,7 +69,7 @@ struct Totals {
   int64_t prompt_tokens = 0, pages = 0, cached_tokens = 0, replayed_tokens = 0, bytes = 0;
   int64_t requests_hit = 0;
   std::map<std::string, int64_t> tokens_of_tier;
-  double first_token_seconds = 0, match_seconds = 0, pull_seconds = 0;
+  double first_token_seconds = 0, processor_seconds = 0, match_seconds = 0, pull_seconds = 0;
   std::map<std::string, double> page_seconds;  ///< held x how long on the trace's clock, by tier
   std::vector<int32_t> answers;
   EngineStats stats;
@@ -165,7 +175,9 @@ Totals replay(const NamedPrompts& trace, const Setting& setting, const Retention
       totals.page_seconds[tier.name] += static_cast<double>(tier.pages) * (now - held_since);
     held_since = now;
     double first_token = 0;
+    const double work_begin = processor_seconds();
     const Output output = engine.ask(request.prompt, first_token);
+    totals.processor_seconds += processor_seconds() - work_begin;
     count(totals, output, first_token);
     totals.pages += static_cast<int64_t>(request.prompt.size()) / page;
   }
@@ -187,7 +199,8 @@ Costs costs_of(const Totals& totals, const Setting& setting, int64_t page_bytes,
     const auto at = totals.page_seconds.find(tier);
     return at == totals.page_seconds.end() ? 0 : at->second * static_cast<double>(page_bytes) * price / kGib / kMonth;
   };
-  return {.device = totals.first_token_seconds * setting.device_per_hour / 3600 / n,
+  const double device_seconds = setting.processor_time ? totals.processor_seconds : totals.first_token_seconds;
+  return {.device = device_seconds * setting.device_per_hour / 3600 / n,
           .storage = (kept("host", setting.host_per_gib_month) + kept("local", setting.store_per_gib_month)) / n};
 }
 
@@ -240,6 +253,10 @@ void print(const NamedPrompts& trace, const Setting& setting, const Retention& r
                     {"snapshot_hits", std::to_string(t.stats.snapshot_hits)},
                     {"first_token_ms", fmt::format("{:.3f}", t.first_token_seconds / n * 1e3)},
                     {"first_token_of_cold", fmt::format("{:.4f}", t.first_token_seconds / without.first_token_seconds)},
+                    {"processor_ms", fmt::format("{:.3f}", t.processor_seconds / n * 1e3)},
+                    {"processor_of_cold", fmt::format("{:.4f}", t.processor_seconds / without.processor_seconds)},
+                    {"device_seconds_are", setting.processor_time ? "processor time" : "time to first token"},
+                    {"threads", std::to_string(setting.threads)},
                     {"host_byte_seconds", held("host")},
                     {"store_byte_seconds", held("local")},
                     {"predicted_byte_seconds", fmt::format("{:.4g}", predicted.page_seconds * static_cast<double>(page_bytes))},
@@ -340,6 +357,8 @@ int main(int argc, char** argv) {
   app.add_option("--device-pages", setting.device_pages)->check(CLI::Range(65, 1 << 24));
   app.add_option("--host-pages", setting.host_pages)->check(CLI::Range(1, 1 << 24));
   app.add_option("--threads", setting.threads, "of the backend (default: all)")->check(CLI::Range(1, 1024));
+  app.add_flag("--processor-time", setting.processor_time,
+               "costs are of processor time instead of the time to first token: for a busy machine, with --threads 1");
   app.add_option("--device-cost", setting.device_per_hour, "of an hour")->check(CLI::Range(1e-9, 1e9));
   app.add_option("--host-cost", setting.host_per_gib_month, "of a GiB of memory for a month")->check(CLI::Range(0.0, 1e9));
   app.add_option("--storage-cost", setting.store_per_gib_month, "of a GiB of the store for a month")->check(CLI::Range(0.0, 1e9));

@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <thread>
 
 #include "base/json_line.h"
+#include "cache/kv_overlap.h"
 #include "cache/kv_store_rig.h"
 #include "cache/kv_write_back.h"
 #include "cache/tiers/async_tiers.h"
@@ -137,7 +139,7 @@ void bench_pull(const std::string& name, const StoreBenchSetting& setting, doubl
 
 int main(int argc, char** argv) {
   StoreBenchSetting setting;
-  std::string only;
+  std::string only, svg;
   std::vector<std::string> only_stores;
   CLI::App app("Stores below the device's pages: lookups, pulls, write-back and churn");
   app.add_option("--directory", setting.directory, "where the stores' files go; it is emptied")->required();
@@ -152,8 +154,13 @@ int main(int argc, char** argv) {
   app.add_option("--write-batch", setting.write_batch, "pages that are written together, before pulls")
       ->check(CLI::Range(1, 1024));
   app.add_option("--stores", only_stores, "of host, local, shared and redis")->delimiter(',');
+  app.add_option("--layer-ms", setting.layer_ms,
+                 "that a layer of a step takes, for the overlap; by default a Hopper GPU's with 2,048 "
+                 "rows behind 32 Ki (bench/results/cuda_slice_h200.jsonl, mean of 16 layers)")
+      ->check(CLI::Range(0.01, 1e4));
+  app.add_option("--svg", svg, "a plot of the overlap");
   app.add_option("--config", setting.config, "config.json that says how large a page is (default: the released one)");
-  app.add_option("--only", only)->check(CLI::IsMember({"match", "pull", "write", "churn"}));
+  app.add_option("--only", only)->check(CLI::IsMember({"match", "pull", "write", "churn", "overlap"}));
   CLI11_PARSE(app, argc, argv);
 
   setting.directory += "/kv_store_bench";
@@ -175,6 +182,15 @@ int main(int argc, char** argv) {
   }
   if (wanted("write")) {
     for (const std::string& name : stores) bench_write_back(name, setting);
+  }
+  if (wanted("overlap")) {
+    Plot plot{.title = "A pull beside the step that needs it, pages of true size",
+              .description = "When each layer begins and when the rows of each KV source are there, by store.",
+              .x_label = "ms",
+              .y_label = "layer",
+              .lines = {}};
+    for (const std::string& name : stores) bench_overlap(name, setting, plot);
+    if (!svg.empty()) std::ofstream(svg) << render_svg({plot}, "kv-overlap-true-size");
   }
   if (wanted("churn")) {
     for (const std::string& name : stores) bench_churn(name, setting);

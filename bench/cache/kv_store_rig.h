@@ -24,6 +24,7 @@ struct StoreBenchSetting {
   std::string config;  ///< empty: the released one
   int64_t tokens = 1'000'000, pull_pages = 512, churn_pages = 10'000, threads = 4;
   int64_t write_batch = 32;  ///< pages that are written together, as write-back does while more wait
+  double layer_ms = 12.8;
   int repeats = 15, match_repeats = 300;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "cache/tiers/pull_state.h"
@@ -152,12 +153,13 @@ void read_pages(PullState& s, Job job) {
     if (s.over) job.end = job.begin;
   }
   // Not into the pages themselves: should the store hang, they would be somebody else's by the time it writes.
-  std::vector<uint8_t> rows(static_cast<size_t>(std::max<int64_t>(job.end - job.begin, 0)) * bytes);
+  const auto pages = static_cast<size_t>(std::max<int64_t>(job.end - job.begin, 0));
+  const auto rows = std::make_unique_for_overwrite<uint8_t[]>(pages * bytes);
   std::vector<KvStoreRead> reads;
   for (int64_t page = job.begin; page < job.end; ++page) {
     reads.push_back({.key = s.keys[static_cast<size_t>(page)],
                      .group = job.group,
-                     .into = std::span(rows).subspan(static_cast<size_t>(page - job.begin) * bytes, bytes),
+                     .into = {rows.get() + static_cast<size_t>(page - job.begin) * bytes, bytes},
                      .exact_only = s.match.exact});
   }
   const double start = steady_seconds();
