@@ -2,13 +2,11 @@
 // request against the time to live. Traces are read where they lie and are no part of this repository.
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <map>
-#include <random>
 
 #include "base/json_line.h"
+#include "cache/replay_traces.h"
 #include "page_replay.h"
 #include "page_trace.h"
 #include "retention_plan.h"
@@ -40,52 +38,6 @@ struct NamedTrace {
   std::string name, reuse;
   PageTrace pages;
 };
-
-/// How a trace's requests take prompts up again: how many do, and after how long.
-struct Reuse {
-  double continued = 0;           ///< part of the requests that find more than one block of an earlier one
-  std::vector<double> intervals;  ///< seconds since the use of their last common page
-};
-
-Reuse measure_reuse(const PageTrace& trace) {
-  Reuse reuse;
-  std::map<uint64_t, double> last;
-  const size_t block = static_cast<size_t>(kTraceBlockTokens / kPagePositions);
-  for (const PageRequest& request : trace.requests) {
-    size_t common = 0;
-    while (common < request.pages.size() && last.contains(request.pages[common])) ++common;
-    // The first block is the same system prompt everywhere.
-    if (common > block) reuse.intervals.push_back(request.time - last[request.pages[common - 1]]);
-    for (const uint64_t page : request.pages) last[page] = request.time;
-  }
-  reuse.continued = static_cast<double>(reuse.intervals.size()) / static_cast<double>(trace.requests.size());
-  return reuse;
-}
-
-/// Rows that say nothing about sharing, as sessions: a request goes on from an earlier, shorter one as often, and after as long,
-/// as those of another trace do.
-std::vector<TraceRow> assume_sessions(std::vector<TraceRow> rows, const Reuse& reuse, uint64_t seed) {
-  std::stable_sort(rows.begin(), rows.end(), [](const TraceRow& a, const TraceRow& b) { return a.arrival < b.arrival; });
-  std::mt19937_64 random(seed);
-  std::vector<bool> taken(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    TraceRow& row = rows[i];
-    row.prefix_id = static_cast<int64_t>(i);
-    row.prefix_len = row.input_len;
-    if (reuse.intervals.empty() || std::uniform_real_distribution<>(0, 1)(random) >= reuse.continued) continue;
-    const double at = row.arrival - reuse.intervals[random() % reuse.intervals.size()];
-    // Of the requests at about that time, the nearest that this one can be a longer turn of.
-    size_t best = rows.size();
-    for (size_t j = i; j-- > 0 && rows[j].arrival > at - 60;) {
-      if (taken[j] || rows[j].input_len + rows[j].output_len > row.input_len) continue;
-      if (best == rows.size() || std::abs(rows[j].arrival - at) < std::abs(rows[best].arrival - at)) best = j;
-    }
-    if (best == rows.size()) continue;
-    taken[best] = true;
-    row.prefix_id = rows[best].prefix_id;
-  }
-  return rows;
-}
 
 PageTrace pages_of(const std::vector<TraceRow>& rows, CacheClass cache_class) {
   PageTrace trace{.requests = {}, .page_positions = kPagePositions};

@@ -46,12 +46,17 @@ std::vector<uint8_t> make_page(const KvPageShape& shape) {
   return page;
 }
 
-void fill(KvStore& store, const KvPageShape& shape, std::span<const PrefixKey> keys) {
-  std::vector<uint8_t> page = make_page(shape);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    std::memcpy(page.data(), &i, sizeof(i));
-    const KvStoreWrite write{.key = keys[i], .parent = i == 0 ? PrefixKey{} : keys[i - 1], .page = page};
-    must(store.write({&write, 1}, wall_seconds(), kNoStop));
+void fill(KvStore& store, const KvPageShape& shape, std::span<const PrefixKey> keys, int64_t batch) {
+  const std::vector<uint8_t> page = make_page(shape);
+  std::vector<std::vector<uint8_t>> pages(static_cast<size_t>(batch), page);
+  for (size_t begin = 0; begin < keys.size(); begin += pages.size()) {
+    std::vector<KvStoreWrite> writes;
+    for (size_t i = begin; i < std::min(begin + pages.size(), keys.size()); ++i) {
+      std::vector<uint8_t>& own = pages[i - begin];
+      std::memcpy(own.data(), &i, sizeof(i));
+      writes.push_back({.key = keys[i], .parent = i == 0 ? PrefixKey{} : keys[i - 1], .page = own});
+    }
+    must(store.write(writes, wall_seconds(), kNoStop));
   }
 }
 

@@ -23,6 +23,8 @@ struct StoreBenchSetting {
   std::string directory, redis;
   std::string config;  ///< empty: the released one
   int64_t tokens = 1'000'000, pull_pages = 512, churn_pages = 10'000, threads = 4;
+  int64_t write_batch = 32;  ///< pages that are written together, as write-back does while more wait
+  double layer_ms = 12.8;
   int repeats = 15, match_repeats = 300;
 };
 
@@ -33,8 +35,8 @@ KvPageShape release_page(const StoreBenchSetting& setting);
 std::vector<PrefixKey> make_keys(int64_t count, uint64_t seed);
 /// Rows of nobody, of which each page begins with its number.
 std::vector<uint8_t> make_page(const KvPageShape& shape);
-/// Writes pages whose first bytes are their number.
-void fill(KvStore& store, const KvPageShape& shape, std::span<const PrefixKey> keys);
+/// Writes pages whose first bytes are their number, so many with each call.
+void fill(KvStore& store, const KvPageShape& shape, std::span<const PrefixKey> keys, int64_t batch);
 
 /// The store by the name that the figures carry: host, local, shared, or redis: shared with a directory. `bytes`: what memory may
 /// hold, and, if `bounded`, the others too.

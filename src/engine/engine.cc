@@ -144,7 +144,7 @@ class EngineImpl final : public Engine {
           return Err(queued_form);
         }
       }
-      active->submitted = step_clock();
+      active->submitted = clock();
       if (active->request.deadline.has_value()) active->deadline = active->submitted + *active->request.deadline;
       handle = RequestHandle(active->stream);
       if (options_.trace != nullptr)
@@ -324,12 +324,15 @@ class EngineImpl final : public Engine {
   /// Keys that others are to find again are made under their secret.
   PrefixHasher hasher() const { return tiers_.has_value() ? PrefixHasher(tiers_->opened.secret) : PrefixHasher::Random(); }
 
+  /// Of times to live, deadlines and waiting: seconds.
+  double clock() const { return step_clock() + (options_.time_skipped != nullptr ? options_.time_skipped() : 0); }
+
   void loop() {
     std::vector<std::shared_ptr<ActiveRequest>> submitted;
     std::vector<RequestId> cancelled;
     std::vector<std::pair<RequestId, FormResult>> prepared;
     std::vector<std::pair<RequestId, KvTierMatch>> matched;
-    double housekeeping = step_clock();
+    double housekeeping = clock();
     while (true) {
       bool cancel_all = false, reset_cache = false;
       {
@@ -342,7 +345,7 @@ class EngineImpl final : public Engine {
           inbox_->news.wait_for(lock, std::chrono::duration<double>(kPullSeconds), something);
         } else if (!core_.busy() && !something()) {
           double wait = kHousekeepingSeconds;
-          if (const auto deadline = core_.next_deadline()) wait = std::clamp(*deadline - step_clock(), 0.0, wait);
+          if (const auto deadline = core_.next_deadline()) wait = std::clamp(*deadline - clock(), 0.0, wait);
           inbox_->news.wait_for(lock, std::chrono::duration<double>(wait), something);
         }
         submitted.swap(inbox_->submitted);
@@ -355,7 +358,7 @@ class EngineImpl final : public Engine {
           return;
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
-      const double now = step_clock();
+      const double now = clock();
       if (reset_cache) {
         cache_->clear();
         windows_.clear();

@@ -7,6 +7,7 @@
 
 #include "base/build_info.h"
 #include "cache/tiers/device_tiers.h"
+#include "cache/tiers/tier_workers.h"
 #include "checkpoint/identity.h"
 #include "engine/prefill_rate.h"
 #include "engine/tier_pull.h"
@@ -32,6 +33,7 @@ KvTiersConfig tiers_config(const EngineOptions& options) {
   config.secret_file = o.secret_file;
   config.io.match_seconds = o.match_limit;
   config.io.pull_seconds = o.pull_limit;
+  if (options.time_skipped != nullptr) config.io.clock = [skipped = options.time_skipped] { return wall_seconds() + skipped(); };
   for (size_t c = 0; c < kCacheClassCount; ++c) {
     const bool in_memory = config.host_bytes > 0 && config.host_retention.ttl_seconds[c] > 0;
     config.io.writes_class[c] = in_memory || (o.persistent() && config.local_retention.ttl_seconds[c] > 0);

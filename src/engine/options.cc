@@ -79,6 +79,8 @@ Status EngineOptions::validate() const {
   if (!kv_tiers.intervals.empty() && !enable_prefix_caching)
     return Status::InvalidArgument(
         "enable_prefix_caching is false, kv_tiers.intervals needs it: it records what the cache names");
+  if (time_skipped != nullptr && trace != nullptr)
+    return Status::InvalidArgument("time_skipped: a trace would show moments of two clocks, leave out one of them");
   DI_RETURN_IF_ERROR(check_count("decoder_keep_tokens", decoder_keep_tokens, 0, kMaxTokens));
   DI_RETURN_IF_ERROR(check_count("num_speculative_tokens", num_speculative_tokens, -1, kMaxDraftTokens));
   DI_RETURN_IF_ERROR(check_count("max_queued_requests", max_queued_requests, 1, 10'000'000));

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -322,6 +323,30 @@ TEST_F(EngineTiers, CuttingOverChangesNoAnswer) {
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.pulls, stats.tiers.pulls);
   EXPECT_GT(stats.pulls + stats.pulls_refused, 0);
+}
+
+TEST_F(EngineTiers, TimesToLiveRunOnTheClockThatSkips) {
+  const auto skipped = std::make_shared<std::atomic<double>>(0);
+  EngineOptions o = with_store();
+  o.cache_ttl_chat = o.kv_tiers.ttl_chat = 5000;  // far above what this takes
+  o.cache_ttl_agent = 6000;
+  o.time_skipped = [skipped] { return skipped->load(); };
+  const auto engine = make(o);
+  const Request request = prompt_of(700);
+  run(*engine, request);
+  settle(*engine);
+  for (int use = 0; use < 2; ++use) {  // each use gives the pages their time anew, on the device and in the store
+    *skipped += 3000;
+    EXPECT_EQ(run(*engine, request).usage.cached_tokens, 5 * kPage) << use;
+    while (engine->stats().tiers.tiers.front().pages_touched < 5 * (use + 1)) std::this_thread::yield();
+  }
+  *skipped += 3000;
+  engine->reset_prefix_cache();
+  EXPECT_EQ(run(*engine, request).from("local"), 5 * kPage);
+  *skipped += 9000;
+  const Whole late = run(*engine, request);
+  EXPECT_EQ(late.usage.cached_tokens, 0);
+  EXPECT_EQ(late.usage.tiers.miss, "expired");
 }
 
 TEST_F(EngineTiers, ClassesThatAreNotKeptAreNotWritten) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "deepinfer/engine.h"
+#include "telemetry/trace_recorder.h"
 
 namespace deepinfer {
 namespace {
@@ -87,6 +88,14 @@ TEST(EngineOptions, TiersNeedWhatTheyStandOn) {
   options = good();
   options.kv_tiers.weights_check = "most";
   EXPECT_EQ(options.validate().message(), "kv_tiers.weights_check is \"most\", must be sample or full");
+}
+
+TEST(EngineOptions, SkippedTimeAndATraceExcludeEachOther) {
+  EngineOptions options = good();
+  options.time_skipped = [] { return 1.0; };
+  EXPECT_TRUE(options.validate().ok()) << options.validate().message();
+  options.trace = std::make_shared<telemetry::TraceRecorder>();
+  EXPECT_TRUE(options.validate().message().starts_with("time_skipped:")) << options.validate().message();
 }
 
 TEST(EngineOptions, EveryFieldIsChecked) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct AsyncTiersOptions {
   int64_t write_queue_bytes = int64_t{256} << 20;     ///< for each tier
   double write_bytes_per_second = 512.0 * (1 << 20);  ///< for each tier but the host's memory
   std::array<bool, kCacheClassCount> writes_class = {true, true, true};
+  std::function<double()> clock;  ///< that times to live are of, seconds since 1970, called by any thread; null: the wall clock
 
   /// Names the first field that is out of its range.
   Status validate() const;

@@ -1,6 +1,7 @@
 #include "cache/tiers/local_admin.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "cache/tiers/admin_report.h"
@@ -8,8 +9,6 @@
 
 namespace deepinfer {
 namespace {
-
-constexpr int64_t kMemtableBytes = int64_t{16} << 20;
 
 class LocalAdmin : public StoreAdmin {
  public:
@@ -60,9 +59,10 @@ class LocalAdmin : public StoreAdmin {
     for (const PrefixKey& key : garbage.keys) {
       if (stop.stop_requested()) return Err(Status::Cancelled("local store {}: cancelled", database_->directory()));
       rocksdb::PinnableSlice stored;
-      const rocksdb::Status found = database_->db().Get({}, database_->headers(), local_key(key), &stored);
-      if (found.ok()) DI_RETURN_IF_ERROR(database_->remove(database_->page(key, stored)));
+      const rocksdb::Status found = database_->db().Get({}, database_->pages(), local_key(key), &stored);
+      if (found.ok()) DI_RETURN_IF_ERROR(database_->remove(LocalDatabase::page(key, stored)));
     }
+    DI_RETURN_IF_ERROR(database_->compact([](const PrefixKey&, const std::optional<RowPlace>&) {}, stop));
     return garbage.counts;
   }
 
@@ -80,35 +80,49 @@ class LocalAdmin : public StoreAdmin {
     KvStoreMiss why = KvStoreMiss::kNone;
     DI_ASSIGN_OR_RETURN(ParsedRecord record, parse_record(page.record, why));
     PageHeader& header = record.header;
-    rocksdb::PinnableSlice stored;
+    const PrefixKey key = header.key;
     double expiry = page.expiry;
-    const std::string key = local_key(header.key);
     header.cache_class = page.cache_class;
-    bool there = false;
-    if (database_->db().Get({}, database_->headers(), key, &stored).ok()) {
-      const LocalPage before = database_->page(header.key, stored);
-      there = before.header && before.header->fingerprint == header.fingerprint && (before.header->exact || !header.exact);
-      if (there) {
-        expiry = std::max(expiry, before.expiry);
-        header.exact = before.header->exact;
-        header.created = before.header->created;
-        header.cache_class = std::max(header.cache_class, before.header->cache_class);
-      }
+    rocksdb::PinnableSlice stored;
+    std::optional<LocalPage> before;
+    if (database_->db().Get({}, database_->pages(), local_key(key), &stored).ok()) before = LocalDatabase::page(key, stored);
+    const bool there =
+        before && before->header && before->header->fingerprint == header.fingerprint && (before->header->exact || !header.exact);
+    RowPlace place;
+    if (there) {
+      place = before->place;
+      expiry = std::max(expiry, before->expiry);
+      header.exact = before->header->exact;
+      header.created = before->header->created;
+      header.cache_class = std::max(header.cache_class, before->header->cache_class);
+    } else {
+      DI_ASSIGN_OR_RETURN(place, append(record));
     }
     rocksdb::WriteBatch batch;
     std::vector<uint8_t> bytes;
     append_header(header, bytes);
-    batch.Put(database_->headers(), key, local_header_value(expiry, bytes));
-    for (size_t group = 0; !there && group < record.groups.size(); ++group) {
-      // The checksum follows the rows in the record, too.
-      const std::span<const uint8_t> rows = record.groups[group];
-      const std::span<const uint8_t> with_checksum(rows.data(), rows.size() + kGroupChecksumBytes);
-      batch.Put(database_->rows(), local_group_key(header.key, static_cast<int64_t>(group)), as_slice(with_checksum));
-    }
-    return database_->commit(batch);
+    batch.Put(database_->pages(), local_key(key), local_page_value(expiry, place, bytes));
+    DI_RETURN_IF_ERROR(database_->commit(batch));
+    if (there) return Status::Ok();
+    database_->rows().hold(place, local_page_bytes(header.group_bytes));
+    if (before) database_->rows().release(before->place, before->bytes());
+    return Status::Ok();
   }
 
  private:
+  /// A record's rows, with the checksums that they have in it.
+  Result<RowPlace> append(const ParsedRecord& record) const {
+    std::vector<uint8_t> page;
+    RowPage rows;
+    for (const std::span<const uint8_t> group : record.groups) {
+      page.insert(page.end(), group.begin(), group.end());
+      // It follows the rows.
+      std::memcpy(&rows.checksums.emplace_back(), group.data() + group.size(), kGroupChecksumBytes);
+    }
+    rows.page = page;
+    DI_ASSIGN_OR_RETURN(const std::vector<RowPlace> places, database_->rows().append({record.header.group_bytes}, {&rows, 1}));
+    return places.front();
+  }
   Status writable() const {
     return options_.read_only ? Status::FailedPrecondition("local store {}: opened read-only", database_->directory())
                               : Status::Ok();
@@ -127,7 +141,7 @@ Result<std::unique_ptr<StoreAdmin>> open_local_admin(const StoreAdminOptions& op
     return Err(Status::NotFound("{}: no local store", options.directory));
   }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<LocalDatabase> database,
-                      LocalDatabase::Open(options.directory, kMemtableBytes, options.read_only));
+                      LocalDatabase::Open(options.directory, {.read_only = options.read_only}));
   return std::make_unique<LocalAdmin>(std::move(database), options);
 }
 

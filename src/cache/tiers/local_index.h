@@ -9,16 +9,18 @@
 #include <utility>
 
 #include "cache/kv_store.h"
+#include "cache/tiers/row_files.h"
 
 namespace deepinfer {
 
-/// What the headers of a local database say, in memory, as nobody else writes there: about 50 bytes a page, and a lookup costs no
+/// What the headers of a local database say, in memory, as nobody else writes there: about 80 bytes a page, and a lookup costs no
 /// more than in a pool. Thread-safe.
 class LocalIndex {
  public:
   struct Entry {
     double expiry = 0;
-    int64_t bytes = 0;  ///< that the page takes in the database
+    int64_t bytes = 0;  ///< that the page takes in the database and its files
+    RowPlace place;
     bool exact = true;
     CacheClass cache_class = CacheClass::kChat;
     KvStoreMiss unusable = KvStoreMiss::kNone;  ///< why the page is of no use here, whatever is asked for
@@ -45,10 +47,16 @@ class LocalIndex {
     return entry;
   }
 
-  /// It turned out to be damaged when it was read: the next write replaces it.
-  void mark_damaged(const PrefixKey& key) {
+  void move(const PrefixKey& key, const RowPlace& place) {
     const std::lock_guard lock(mutex_);
-    if (const auto found = entries_.find(key); found != entries_.end()) found->second.unusable = KvStoreMiss::kCorrupt;
+    if (const auto found = entries_.find(key); found != entries_.end()) found->second.place = place;
+  }
+
+  /// It turned out to be damaged when it was read there: the next write replaces it.
+  void mark_damaged(const PrefixKey& key, const RowPlace& place) {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found != entries_.end() && found->second.place == place) found->second.unusable = KvStoreMiss::kCorrupt;
   }
 
   KvStoreMatch match(std::span<const PrefixKey> keys, bool exact_only, double now) const {

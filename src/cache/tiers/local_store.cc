@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -13,11 +12,17 @@
 namespace deepinfer {
 namespace {
 
-using rocksdb::Slice;
+/// How large a file of rows gets: small enough for what is left of a file not to matter, and few enough to have them all open.
+int64_t row_file_bytes(int64_t capacity_bytes) { return std::clamp(capacity_bytes / 64, int64_t{256} << 10, int64_t{256} << 20); }
 
-KvStoreMiss miss_of(const rocksdb::Status& status) {
-  if (status.IsNotFound()) return KvStoreMiss::kNotStored;
-  return status.IsCorruption() ? KvStoreMiss::kCorrupt : KvStoreMiss::kUnavailable;
+/// Seconds between two collections in a store that is not full: expired pages stay a quarter of their time longer, a minute or an
+/// hour if that is shorter or longer.
+double collection_interval(const KvRetention& retention) {
+  double shortest = 3600 * 4;
+  for (const double ttl : retention.ttl_seconds) {
+    if (ttl > 0) shortest = std::min(shortest, ttl);
+  }
+  return std::max(shortest / 4, 60.0);
 }
 
 }  // namespace
@@ -38,25 +43,34 @@ struct LocalStore::Impl {
   std::unique_ptr<LocalDatabase> database;
   std::mutex write_mutex;  ///< looking whether a page is there and storing it are one step
   LocalIndex index;        ///< says what the headers in the database say
-  std::atomic<int64_t> pages{0}, bytes{0}, expired{0}, evicted{0};
+  std::atomic<int64_t> pages{0}, bytes{0}, expired{0}, evicted{0}, moved{0};
 
+  double collect_at = 0;  ///< by the times that writes come with
   Status open();
   void note(const PrefixKey& key, const LocalIndex::Entry& entry);
-  void read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value);
-  /// What is wrong with a page of which a group is wrong.
-  KvStoreMiss explain(const KvStoreRead& read) const;
-  Status write_page(const KvStoreWrite& page, double now);
+  /// Where the page lies, or why it is of no use to this read, in `read.miss`.
+  std::optional<LocalIndex::Entry> find(KvStoreRead& read) const;
+  /// Reads of one group of pages that follow each other in a batch.
+  void read_run(std::span<KvStoreRead> reads, std::span<const LocalIndex::Entry> entries);
+  void read_alone(KvStoreRead& read);
+  void check(KvStoreRead& read, const LocalIndex::Entry& entry, uint64_t checksum);
+  /// With the mutex held: pages of one call, each either touched or stored.
+  Status write_pages(std::span<const KvStoreWrite> writes, double now);
+  Status store_pages(std::span<const KvStoreWrite* const> writes, double now, rocksdb::WriteBatch& batch);
   /// Gives a page that is there its time anew, in `batch` and in `entry`; false: it isn't worth a write.
   Result<bool> touch_page(const PrefixKey& key, LocalIndex::Entry& entry, CacheClass cache_class, double now,
                           rocksdb::WriteBatch& batch) const;
 };
 
 Status LocalStore::Impl::open() {
-  DI_ASSIGN_OR_RETURN(database, LocalDatabase::Open(options.directory, options.memtable_bytes, false));
+  DI_ASSIGN_OR_RETURN(database,
+                      LocalDatabase::Open(options.directory, {.memtable_bytes = options.memtable_bytes,
+                                                              .row_file_bytes = row_file_bytes(options.capacity_bytes)}));
   return database->for_each(
       [this](const LocalPage& page) {
-        LocalIndex::Entry entry{.expiry = page.expiry, .bytes = page.bytes(), .cache_class = page.cache_class()};
-        entry.unusable = page.header ? check_header(*page.header, fingerprint, page.key, shape) : KvStoreMiss::kCorrupt;
+        LocalIndex::Entry entry{
+            .expiry = page.expiry, .bytes = page.bytes(), .place = page.place, .cache_class = page.cache_class()};
+        entry.unusable = page.header ? check_header(*page.header, fingerprint, page.key, shape) : page.unreadable;
         entry.exact = page.header && page.header->exact;
         note(page.key, entry);
         return Status::Ok();
@@ -88,10 +102,16 @@ Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, c
   };
   std::unique_ptr<Impl> impl;
   Status status = start(impl);
+  const std::filesystem::path folder = options.directory;
+  if (status.code() == StatusCode::kUnimplemented) {
+    impl.reset();
+    std::filesystem::remove_all(folder / "db", error);
+    if (error) return Err(Status::FailedPrecondition("{}; cannot remove it: {}", status.message(), error.message()));
+    status = start(impl);
+  }
   if (status.code() == StatusCode::kDataLoss) {
     // What can't be read is worth nothing, but whoever wonders may look at it.
     impl.reset();
-    const std::filesystem::path folder = options.directory;
     std::filesystem::remove_all(folder / "db.damaged", error);
     std::filesystem::rename(folder / "db", folder / "db.damaged", error);
     if (error) return Err(Status::FailedPrecondition("{}; cannot put it aside: {}", status.message(), error.message()));
@@ -109,103 +129,151 @@ KvStoreMatch LocalStore::match(std::span<const PrefixKey> keys, bool exact_only,
   return impl_->index.match(keys, exact_only, now);
 }
 
-void LocalStore::Impl::read_group(KvStoreRead& read, const rocksdb::Status& status, const Slice& value) {
+std::optional<LocalIndex::Entry> LocalStore::Impl::find(KvStoreRead& read) const {
   const auto size = static_cast<size_t>(shape.group_bytes[static_cast<size_t>(read.group)]);
   DI_CHECK(read.into.size() == size, "{} bytes for a group of {}", read.into.size(), size);
-  read.miss = miss_of(status);
-  if (status.ok()) {
-    read.miss = KvStoreMiss::kCorrupt;
-    if (value.size() == size + kGroupChecksumBytes) {
-      const std::span<const uint8_t> record = as_bytes(value);
-      const auto right = [&](bool exact) {
-        return group_is_right(record.first(size), record.subspan(size).first<kGroupChecksumBytes>(),
-                              group_seed(fingerprint, read.key, exact, read.group));
-      };
-      if (right(true) || (!read.exact_only && right(false))) {
-        std::memcpy(read.into.data(), record.data(), size);
-        read.miss = KvStoreMiss::kNone;
-        return;
-      }
-    }
-  }
-  if (read.miss != KvStoreMiss::kCorrupt) return;
-  read.miss = explain(read);
-  if (read.miss == KvStoreMiss::kCorrupt) index.mark_damaged(read.key);
+  std::optional<LocalIndex::Entry> entry = index.find(read.key);
+  read.miss = entry ? entry->unusable : KvStoreMiss::kNotStored;
+  if (read.miss == KvStoreMiss::kNone && read.exact_only && !entry->exact) read.miss = KvStoreMiss::kInexact;
+  return read.miss == KvStoreMiss::kNone ? entry : std::nullopt;
 }
 
-KvStoreMiss LocalStore::Impl::explain(const KvStoreRead& read) const {
-  rocksdb::PinnableSlice stored;
-  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(read.key), &stored);
-  if (!found.ok()) return miss_of(found);
-  KvStoreMiss why = KvStoreMiss::kNone;
-  const Result<PageHeader> header = parse_header(local_header(stored), why);
-  if (!header) return why;
-  why = check_header(*header, fingerprint, read.key, shape);
-  if (why == KvStoreMiss::kNone && read.exact_only && !header->exact) return KvStoreMiss::kInexact;
-  return why == KvStoreMiss::kNone ? KvStoreMiss::kCorrupt : why;
+void LocalStore::Impl::check(KvStoreRead& read, const LocalIndex::Entry& entry, uint64_t checksum) {
+  if (checksum == group_checksum(read.into, group_seed(fingerprint, read.key, entry.exact, read.group))) return;
+  read.miss = KvStoreMiss::kCorrupt;
+  index.mark_damaged(read.key, entry.place);
+}
+
+void LocalStore::Impl::read_run(std::span<KvStoreRead> reads, std::span<const LocalIndex::Entry> entries) {
+  std::vector<RowRead> rows;
+  for (const KvStoreRead& read : reads) rows.push_back({.into = read.into});
+  if (database->rows().read(shape, entries.front().place, reads.front().group, rows).ok()) {
+    for (size_t i = 0; i < reads.size(); ++i) check(reads[i], entries[i], rows[i].checksum);
+    return;
+  }
+  for (KvStoreRead& read : reads) read_alone(read);
+}
+
+void LocalStore::Impl::read_alone(KvStoreRead& read) {
+  std::optional<RowPlace> before;
+  for (;;) {
+    const std::optional<LocalIndex::Entry> entry = find(read);
+    if (!entry) return;
+    RowRead rows{.into = read.into};
+    const Status status = database->rows().read(shape, entry->place, read.group, {&rows, 1});
+    if (status.ok()) return check(read, *entry, rows.checksum);
+    read.miss = KvStoreMiss::kUnavailable;
+    if (status.code() != StatusCode::kDataLoss) return;
+    // It may have been moved, or written anew, since it was looked up.
+    if (before == entry->place) {
+      read.miss = KvStoreMiss::kCorrupt;
+      return index.mark_damaged(read.key, entry->place);
+    }
+    before = entry->place;
+  }
 }
 
 void LocalStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
-  constexpr size_t kBatch = 32;
-  for (size_t begin = 0; begin < reads.size(); begin += kBatch) {
-    const std::span<KvStoreRead> batch = reads.subspan(begin, std::min(kBatch, reads.size() - begin));
+  constexpr size_t kPagesAtOnce = 64;
+  std::vector<LocalIndex::Entry> entries;
+  for (size_t begin = 0, end = 0; begin < reads.size(); begin = end) {
+    end = begin + 1;
     if (stop.stop_requested()) {
-      for (KvStoreRead& read : batch) read.miss = KvStoreMiss::kCancelled;
+      reads[begin].miss = KvStoreMiss::kCancelled;
       continue;
     }
-    std::vector<std::string> names(batch.size());
-    std::vector<Slice> slices(batch.size());
-    for (size_t i = 0; i < batch.size(); ++i) slices[i] = names[i] = local_group_key(batch[i].key, batch[i].group);
-    std::vector<rocksdb::PinnableSlice> values(batch.size());
-    std::vector<rocksdb::Status> statuses(batch.size());
-    rocksdb::ReadOptions options;
-    // Ours are checked instead, three times as fast as Debian's RocksDB does it.
-    options.verify_checksums = false;
-    impl_->database->db().MultiGet(options, impl_->database->rows(), batch.size(), slices.data(), values.data(), statuses.data());
-    for (size_t i = 0; i < batch.size(); ++i) impl_->read_group(batch[i], statuses[i], values[i]);
+    const std::optional<LocalIndex::Entry> first = impl_->find(reads[begin]);
+    if (!first) continue;
+    entries.assign(1, *first);
+    for (; end < reads.size() && reads[end].group == reads[begin].group && entries.size() < kPagesAtOnce; ++end) {
+      const std::optional<LocalIndex::Entry> next = impl_->find(reads[end]);
+      if (!next || !next->place.follows(entries.back().place)) break;
+      entries.push_back(*next);
+    }
+    impl_->read_run(reads.subspan(begin, end - begin), entries);
   }
 }
 
 Status LocalStore::write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) {
-  if (impl_->bytes + static_cast<int64_t>(pages.size()) * local_page_bytes(impl_->shape.group_bytes) >
-      impl_->options.capacity_bytes) {
-    DI_RETURN_IF_ERROR(collect_garbage(now, stop));
+  const int64_t most = impl_->bytes + static_cast<int64_t>(pages.size()) * local_page_bytes(impl_->shape.group_bytes);
+  const double interval = collection_interval(impl_->options.retention);
+  bool due = false;
+  {
+    const std::lock_guard lock(impl_->write_mutex);
+    // The first write of all, and one of a clock that was set back, only begin to wait.
+    if (impl_->collect_at == 0 || impl_->collect_at > now + interval) impl_->collect_at = now + interval;
+    due = now >= impl_->collect_at;
+    if (due) impl_->collect_at = now + interval;
   }
-  for (const KvStoreWrite& page : pages) {
+  if (due || most > impl_->options.capacity_bytes) DI_RETURN_IF_ERROR(collect_garbage(now, stop));
+  constexpr size_t kPagesAtOnce = 64;
+  for (size_t begin = 0; begin < pages.size(); begin += kPagesAtOnce) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
-    DI_CHECK(static_cast<int64_t>(page.page.size()) == impl_->shape.page_bytes(), "a page of {} bytes", page.page.size());
-    if (!impl_->options.retention.keeps(page.cache_class)) continue;
-    DI_RETURN_IF_ERROR(impl_->write_page(page, now));
+    const std::lock_guard lock(impl_->write_mutex);
+    DI_RETURN_IF_ERROR(impl_->write_pages(pages.subspan(begin, std::min(kPagesAtOnce, pages.size() - begin)), now));
   }
   return Status::Ok();
 }
 
-Status LocalStore::Impl::write_page(const KvStoreWrite& page, double now) {
-  const std::lock_guard lock(write_mutex);
+Status LocalStore::Impl::write_pages(std::span<const KvStoreWrite> writes, double now) {
   rocksdb::WriteBatch batch;
-  std::optional<LocalIndex::Entry> entry = index.find(page.key);
-  if (entry && entry->unusable == KvStoreMiss::kNone && (entry->exact || !page.exact)) {
-    DI_ASSIGN_OR_RETURN(const bool touched, touch_page(page.key, *entry, page.cache_class, now, batch));
-    if (!touched) return Status::Ok();
-  } else {
-    entry = {.expiry = kv_expiry(options.retention, page.cache_class, now, 0),
-             .bytes = local_page_bytes(shape.group_bytes),
-             .exact = page.exact,
-             .cache_class = page.cache_class};
-    std::vector<uint8_t> text;
-    append_header(header_of(page, fingerprint, shape, now), text);
-    batch.Put(database->headers(), local_key(page.key), local_header_value(entry->expiry, text));
-    for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
-      const auto number = static_cast<int64_t>(group);
-      text.clear();
-      append_group(
-          page.page.subspan(static_cast<size_t>(shape.group_offset(number)), static_cast<size_t>(shape.group_bytes[group])),
-          group_seed(fingerprint, page.key, page.exact, number), text);
-      batch.Put(database->rows(), local_group_key(page.key, number), as_slice(text));
+  std::vector<std::pair<PrefixKey, LocalIndex::Entry>> touched;
+  std::vector<const KvStoreWrite*> fresh;
+  for (const KvStoreWrite& page : writes) {
+    DI_CHECK(static_cast<int64_t>(page.page.size()) == shape.page_bytes(), "a page of {} bytes", page.page.size());
+    if (!options.retention.keeps(page.cache_class)) continue;
+    std::optional<LocalIndex::Entry> entry = index.find(page.key);
+    if (entry && entry->unusable == KvStoreMiss::kNone && (entry->exact || !page.exact)) {
+      DI_ASSIGN_OR_RETURN(const bool worth, touch_page(page.key, *entry, page.cache_class, now, batch));
+      if (worth) touched.emplace_back(page.key, *entry);
+      continue;
+    }
+    const auto twice =
+        std::find_if(fresh.begin(), fresh.end(), [&](const KvStoreWrite* other) { return other->key == page.key; });
+    if (twice == fresh.end()) {
+      fresh.push_back(&page);
+    } else if (page.exact) {
+      *twice = &page;
     }
   }
+  DI_RETURN_IF_ERROR(store_pages(fresh, now, batch));
+  for (const auto& [key, entry] : touched) note(key, entry);
+  return Status::Ok();
+}
+
+Status LocalStore::Impl::store_pages(std::span<const KvStoreWrite* const> writes, double now, rocksdb::WriteBatch& batch) {
+  std::vector<RowPage> rows;
+  for (const KvStoreWrite* page : writes) {
+    RowPage& row = rows.emplace_back(RowPage{.page = page->page, .checksums = {}});
+    for (size_t group = 0; group < shape.group_bytes.size(); ++group) {
+      const auto number = static_cast<int64_t>(group);
+      const auto part =
+          page->page.subspan(static_cast<size_t>(shape.group_offset(number)), static_cast<size_t>(shape.group_bytes[group]));
+      row.checksums.push_back(group_checksum(part, group_seed(fingerprint, page->key, page->exact, number)));
+    }
+  }
+  // Rows first: a header whose rows are missing would promise what isn't there.
+  DI_ASSIGN_OR_RETURN(const std::vector<RowPlace> places, database->rows().append(shape, rows));
+  std::vector<LocalIndex::Entry> entries;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    const KvStoreWrite& page = *writes[i];
+    const LocalIndex::Entry& entry =
+        entries.emplace_back(LocalIndex::Entry{.expiry = kv_expiry(options.retention, page.cache_class, now, 0),
+                                               .bytes = local_page_bytes(shape.group_bytes),
+                                               .place = places[i],
+                                               .exact = page.exact,
+                                               .cache_class = page.cache_class});
+    std::vector<uint8_t> header;
+    append_header(header_of(page, fingerprint, shape, now), header);
+    batch.Put(database->pages(), local_key(page.key), local_page_value(entry.expiry, entry.place, header));
+  }
   DI_RETURN_IF_ERROR(database->commit(batch));
-  note(page.key, *entry);
+  for (size_t i = 0; i < writes.size(); ++i) {
+    database->rows().hold(entries[i].place, entries[i].bytes);
+    const std::optional<LocalIndex::Entry> before = index.find(writes[i]->key);
+    note(writes[i]->key, entries[i]);
+    if (before) database->rows().release(before->place, before->bytes);
+  }
   return Status::Ok();
 }
 
@@ -215,15 +283,15 @@ Result<bool> LocalStore::Impl::touch_page(const PrefixKey& key, LocalIndex::Entr
   const double expiry = kv_expiry(options.retention, higher, now, entry.expiry);
   if (higher == entry.cache_class && !kv_expiry_is_stale(entry.expiry, expiry, options.retention.ttl(higher))) return false;
   rocksdb::PinnableSlice stored;
-  const rocksdb::Status found = database->db().Get({}, database->headers(), local_key(key), &stored);
-  KvStoreMiss why = KvStoreMiss::kNone;
-  Result<PageHeader> header = found.ok() ? parse_header(local_header(stored), why) : Err(database->failed("read", found));
-  if (!header) return Err(std::move(header).error());
-  header->cache_class = entry.cache_class = higher;
+  const rocksdb::Status found = database->db().Get({}, database->pages(), local_key(key), &stored);
+  if (!found.ok()) return Err(database->failed("read", found));
+  LocalPage page = LocalDatabase::page(key, stored);
+  if (!page.header) return Err(Status::DataLoss("local store {}: the header of a page is damaged", database->directory()));
+  page.header->cache_class = entry.cache_class = higher;
   entry.expiry = expiry;
-  std::vector<uint8_t> text;
-  append_header(*header, text);
-  batch.Put(database->headers(), local_key(key), local_header_value(expiry, text));
+  std::vector<uint8_t> header;
+  append_header(*page.header, header);
+  batch.Put(database->pages(), local_key(key), local_page_value(expiry, page.place, header));
   return true;
 }
 
@@ -244,16 +312,21 @@ Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class
 }
 
 Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) {
-  const std::lock_guard lock(impl_->write_mutex);
-  for (const PrefixKey& key : keys) {
+  constexpr size_t kPagesAtOnce = 256;
+  for (size_t begin = 0; begin < keys.size(); begin += kPagesAtOnce) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
-    rocksdb::PinnableSlice stored;
-    const rocksdb::Status found = impl_->database->db().Get({}, impl_->database->headers(), local_key(key), &stored);
-    if (found.ok()) DI_RETURN_IF_ERROR(impl_->database->remove(impl_->database->page(key, stored)));
-    const std::optional<LocalIndex::Entry> entry = impl_->index.take(key);
-    if (!entry) continue;
-    --impl_->pages;
-    impl_->bytes -= entry->bytes;
+    const std::lock_guard lock(impl_->write_mutex);
+    const auto part = keys.subspan(begin, std::min(kPagesAtOnce, keys.size() - begin));
+    rocksdb::WriteBatch batch;
+    for (const PrefixKey& key : part) batch.Delete(impl_->database->pages(), local_key(key));
+    DI_RETURN_IF_ERROR(impl_->database->commit(batch));
+    for (const PrefixKey& key : part) {
+      const std::optional<LocalIndex::Entry> entry = impl_->index.take(key);
+      if (!entry) continue;
+      --impl_->pages;
+      impl_->bytes -= entry->bytes;
+      impl_->database->rows().release(entry->place, entry->bytes);
+    }
   }
   return Status::Ok();
 }
@@ -264,7 +337,18 @@ Status LocalStore::collect_garbage(double now, std::stop_token stop) {
                       find_local_garbage(*impl_->database, options.capacity_bytes, options.retention, now, stop));
   impl_->expired += garbage.counts.expired.pages;
   impl_->evicted += garbage.counts.evicted.pages;
-  return erase(garbage.keys, std::move(stop));
+  DI_RETURN_IF_ERROR(erase(garbage.keys, stop));
+  const std::lock_guard lock(impl_->write_mutex);
+  return impl_->database->compact(
+      [this](const PrefixKey& key, const std::optional<RowPlace>& to) {
+        ++impl_->moved;
+        if (to) return impl_->index.move(key, *to);
+        const std::optional<LocalIndex::Entry> gone = impl_->index.take(key);
+        if (!gone) return;
+        --impl_->pages;
+        impl_->bytes -= gone->bytes;
+      },
+      stop);
 }
 
 int64_t LocalStore::pages() const { return impl_->pages; }
@@ -274,7 +358,8 @@ LocalStoreStats LocalStore::stats() const {
           .bytes = impl_->bytes,
           .file_bytes = impl_->database->file_bytes(),
           .expired = impl_->expired,
-          .evicted = impl_->evicted};
+          .evicted = impl_->evicted,
+          .moved = impl_->moved};
 }
 
 Status LocalStore::visit(const Visitor& visitor) const {

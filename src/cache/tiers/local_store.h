@@ -14,7 +14,7 @@ struct LocalStoreOptions {
   std::string directory;
   int64_t capacity_bytes = int64_t{64} << 30;  ///< of rows and headers; the files may for a while be a quarter larger
   KvRetention retention{};
-  int64_t memtable_bytes = int64_t{64} << 20;
+  int64_t memtable_bytes = int64_t{16} << 20;  ///< of the database, which has the headers
 
   Status validate() const;
 };
@@ -25,12 +25,14 @@ struct LocalStoreStats {
   int64_t file_bytes = 0;  ///< that the files take
   int64_t expired = 0;     ///< since the store was opened
   int64_t evicted = 0;
+  int64_t moved = 0;  ///< pages written anew so that the rest of their file could go
 };
 
 /// Pages in a RocksDB database of this process alone, which survive its end, also a sudden one (after a power failure the last
-/// seconds may be gone; what is there is whole). Headers and rows are column families of their own: rows are blobs, which no
-/// compaction moves. What the headers say is kept in memory too (local_index.h), so a match reads no file. A database that can't
-/// be opened because its files are damaged is put aside (DIR/db.damaged), as it is a cache.
+/// seconds may be gone; what is there is whole). The database has the headers; the rows are appended to files beside it, a batch
+/// with one write (row_files.h), before their headers are written. What the headers say is kept in memory too (local_index.h), so
+/// a match reads no file. A database that can't be opened because its files are damaged is put aside (DIR/db.damaged), as it is a
+/// cache; one of an earlier version is removed.
 class LocalStore : public KvStore {
  public:
   /// Fails if another process has the directory open, or it can't be written.
@@ -46,8 +48,8 @@ class LocalStore : public KvStore {
   Status erase(std::span<const PrefixKey> keys, std::stop_token stop) override;
   int64_t pages() const override;
 
-  /// Drops pages whose time is over, then those that would expire first until the store and each class are within their size.
-  /// `write` calls it when the store is full.
+  /// Drops pages whose time is over, then those that would expire first until the store and each class are within their size, and
+  /// then what too few of the pages in a file are left of. `write` calls it when the store is full, and now and then.
   Status collect_garbage(double now, std::stop_token stop);
   LocalStoreStats stats() const;
 

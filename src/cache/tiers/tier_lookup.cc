@@ -141,7 +141,7 @@ void TierLookup::append_runs(TiersCore& core, Request& request, std::span<const 
   const bool ask_host = index > 0 && core.tiers[0]->in_memory;
   std::vector<KvTierMatch::Run>& runs = request.match.runs;
   for (const PrefixKey& key : found) {
-    const bool in_host = ask_host && core.tiers[0]->store->match({&key, 1}, request.exact_only, wall_seconds(), {}).pages == 1;
+    const bool in_host = ask_host && core.tiers[0]->store->match({&key, 1}, request.exact_only, core.now(), {}).pages == 1;
     const size_t tier = in_host ? 0 : index;
     if (runs.empty() || runs.back().tier != tier) runs.push_back({.tier = tier, .pages = 0});
     ++runs.back().pages;
@@ -152,7 +152,7 @@ void TierLookup::look_up(const std::shared_ptr<Shared>& shared, const std::share
   TiersCore& core = *shared->core;
   TierState& tier = *core.tiers[index];
   const auto keys = std::span(request->keys).subspan(static_cast<size_t>(request->match.pages));
-  const KvStoreMatch found = tier.store->match(keys, request->exact_only, wall_seconds(), request->stop.get_token());
+  const KvStoreMatch found = tier.store->match(keys, request->exact_only, core.now(), request->stop.get_token());
   tier.answered();
   {
     const std::lock_guard lock(tier.mutex);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "cache/tiers/pull_state.h"
@@ -92,7 +93,7 @@ void promote(PullState& s, std::span<const int64_t> whole) {
                       .exact = s.match.exact,
                       .page = {s.pages[at], bytes}});
   }
-  if (!host.store->write(writes, wall_seconds(), {}).ok()) return;
+  if (!host.store->write(writes, s.core->now(), {}).ok()) return;
   const std::lock_guard counting(s.core->mutex);
   s.core->stats.pages_promoted += static_cast<int64_t>(writes.size());
 }
@@ -152,16 +153,17 @@ void read_pages(PullState& s, Job job) {
     if (s.over) job.end = job.begin;
   }
   // Not into the pages themselves: should the store hang, they would be somebody else's by the time it writes.
-  std::vector<uint8_t> rows(static_cast<size_t>(std::max<int64_t>(job.end - job.begin, 0)) * bytes);
+  const auto pages = static_cast<size_t>(std::max<int64_t>(job.end - job.begin, 0));
+  const auto rows = std::make_unique_for_overwrite<uint8_t[]>(pages * bytes);
   std::vector<KvStoreRead> reads;
   for (int64_t page = job.begin; page < job.end; ++page) {
     reads.push_back({.key = s.keys[static_cast<size_t>(page)],
                      .group = job.group,
-                     .into = std::span(rows).subspan(static_cast<size_t>(page - job.begin) * bytes, bytes),
+                     .into = {rows.get() + static_cast<size_t>(page - job.begin) * bytes, bytes},
                      .exact_only = s.match.exact});
   }
   const double start = steady_seconds();
-  if (!reads.empty()) s.core->tiers[tier]->store->read(reads, wall_seconds(), s.stop.get_token());
+  if (!reads.empty()) s.core->tiers[tier]->store->read(reads, s.core->now(), s.stop.get_token());
   count_reads(*s.core->tiers[tier], reads, steady_seconds() - start);
   hand_over(s, tier, job, reads);
 }

@@ -1,6 +1,7 @@
 #include "cache/tiers/tier_writer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -101,11 +102,11 @@ void TierWriter::touch_all(std::span<const PrefixKey> keys, CacheClass cache_cla
   constexpr size_t kMaxRemembered = 16384;
   if (keys.empty()) return;
   {
-    const double now = steady_seconds();
+    const double now = core_->now();
     const std::lock_guard lock(mutex_);
     if (touched_.size() >= kMaxRemembered) touched_.clear();
     const auto [last, added] = touched_.try_emplace(keys.back(), now);
-    if (!added && now - last->second < kInterval) return;
+    if (!added && std::abs(now - last->second) < kInterval) return;  // or a clock that was set back would stop it
     last->second = now;
   }
   for (size_t tier = 0; tier < queues_.size(); ++tier) touch(tier, {keys.begin(), keys.end()}, cache_class);
@@ -172,10 +173,10 @@ void TierWriter::drain(TiersCore& core, TierState& tier, Queue& queue) {
     lock.unlock();
     int64_t touched = 0;
     for (const Queue::Touch& touch : batch.touches) {
-      if (tier.store->touch(touch.keys, touch.cache_class, wall_seconds(), stop).ok())
+      if (tier.store->touch(touch.keys, touch.cache_class, core.now(), stop).ok())
         touched += static_cast<int64_t>(touch.keys.size());
     }
-    const Status status = batch.writes.empty() ? Status::Ok() : tier.store->write(batch.writes, wall_seconds(), stop);
+    const Status status = batch.writes.empty() ? Status::Ok() : tier.store->write(batch.writes, core.now(), stop);
     lock.lock();
     tier.write_began = 0;
     tier.write_hangs = false;

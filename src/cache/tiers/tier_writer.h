@@ -41,7 +41,7 @@ class TierWriter {
   std::vector<std::shared_ptr<Queue>> queues_;         ///< of each tier
   std::vector<std::unique_ptr<TierWorkers>> threads_;  ///< of each tier
   std::mutex mutex_;
-  boost::unordered_flat_map<PrefixKey, double, PrefixKeyHash> touched_;  ///< when, by the last page; steady clock
+  boost::unordered_flat_map<PrefixKey, double, PrefixKeyHash> touched_;  ///< when, by the last page; TiersCore::now
 };
 
 }  // namespace deepinfer

@@ -8,6 +8,8 @@
 
 namespace deepinfer {
 
+double TiersCore::now() const { return options.clock != nullptr ? options.clock() : wall_seconds(); }
+
 bool TierState::available(double write_limit) {
   const std::lock_guard lock(mutex);
   return usable(write_limit);

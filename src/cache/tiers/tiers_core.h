@@ -38,6 +38,8 @@ struct TiersCore {
   std::mutex mutex;
   KvTiersStats stats;  ///< without its tiers
 
+  /// On the clock that times to live are of.
+  double now() const;
   bool available(size_t tier) const { return tiers[tier]->available(options.write_seconds); }
 };
 

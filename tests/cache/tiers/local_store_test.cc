@@ -2,13 +2,16 @@
 
 #include "cache/tiers/local_store.h"
 
+#include <rocksdb/db.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <thread>
 
 #include "cache/tiers/process.h"
+#include "cache/tiers/store_admin.h"
 #include "cache/tiers/store_fixture.h"
 #include "testing/tmpfs.h"
 
@@ -72,8 +75,8 @@ TEST(LocalStore, DamagedFilesAreMissesOrAreReplacedNeverWrongBytes) {
     }
     { open_local(directory.path()); }  // moves the log's pages into files of their own
     std::vector<std::filesystem::path> files;
-    for (const auto& file : std::filesystem::directory_iterator(directory.path() + "/db")) {
-      if (file.file_size() > 0) files.push_back(file.path());
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory.path() + "/db")) {
+      if (file.is_regular_file() && file.file_size() > 0) files.push_back(file.path());
     }
     std::sort(files.begin(), files.end());
     const auto& victim = files[random() % files.size()];
@@ -232,6 +235,99 @@ TEST(LocalStore, ChurnStaysWithinTheSize) {
                   .ok());
   EXPECT_EQ(records, stats.pages);
   EXPECT_EQ(get(*store, 10000, 10000), KvStoreMiss::kNone);
+  // A quarter more, the file that is appended to and one that isn't worth it, and RocksDB's own.
+  EXPECT_LE(stats.file_bytes, options.capacity_bytes * 5 / 4 + 3 * (256 << 10) + (8 << 20));
+}
+
+TEST(LocalStore, WhatIsLeftOfAFileMovesAndIsFoundThere) {
+  const Directory directory;
+  const LocalStoreOptions options{.directory = directory.path(), .capacity_bytes = 16 << 20};
+  constexpr uint64_t kPages = 2000;
+  const auto keeps = [](uint64_t n) { return n % 7 == 0; };
+  {
+    auto store = std::move(*LocalStore::Open(kShape, kv_fingerprint("model", kShape), options));
+    for (uint64_t n = 1; n <= kPages; ++n) {
+      ASSERT_TRUE(put(*store, n, 1000, true, keeps(n) ? CacheClass::kPinned : CacheClass::kChat).ok());
+    }
+    const int64_t before = store->stats().file_bytes;
+    const double later = 1000 + 2 * 86400;  // chat's time is over
+    std::atomic<bool> over{false};
+    std::thread reader([&] {
+      for (uint64_t n = 7; !over; n = n + 7 > kPages ? 7 : n + 7) {  // those that stay
+        EXPECT_EQ(get(*store, n, later), KvStoreMiss::kNone) << n;
+      }
+    });
+    ASSERT_TRUE(store->collect_garbage(later, {}).ok());
+    over = true;
+    reader.join();
+    const LocalStoreStats stats = store->stats();
+    EXPECT_EQ(stats.expired, static_cast<int64_t>(kPages - kPages / 7));
+    EXPECT_GT(stats.moved, 0);
+    EXPECT_LT(stats.file_bytes, before / 2);
+    for (uint64_t n = 1; n <= kPages; ++n) {
+      EXPECT_EQ(get(*store, n, later), keeps(n) ? KvStoreMiss::kNone : KvStoreMiss::kNotStored) << n;
+    }
+  }
+  const auto store = std::move(*LocalStore::Open(kShape, kv_fingerprint("model", kShape), options));
+  for (uint64_t n = 1; n <= kPages; ++n) EXPECT_EQ(get(*store, n), keeps(n) ? KvStoreMiss::kNone : KvStoreMiss::kNotStored) << n;
+}
+
+TEST(LocalStore, ExpiredPagesGoWithoutTheStoreBeingFull) {
+  const Directory directory;
+  LocalStoreOptions options{.directory = directory.path()};
+  options.retention.ttl_seconds = {1000, 1000, 1000};
+  auto store = std::move(*LocalStore::Open(kShape, kv_fingerprint("model", kShape), options));
+  for (uint64_t n = 1; n <= 5; ++n) ASSERT_TRUE(put(*store, n, 10000).ok());
+  ASSERT_TRUE(put(*store, 6, 10900).ok());
+  EXPECT_EQ(store->pages(), 6);
+  ASSERT_TRUE(put(*store, 7, 11300).ok());
+  EXPECT_EQ(store->pages(), 2) << "the first five had until 11000";
+  // A clock that was a century ahead for a moment doesn't keep the next collection away for so long.
+  ASSERT_TRUE(put(*store, 8, 4e9).ok());
+  ASSERT_TRUE(put(*store, 9, 11400).ok());
+  ASSERT_TRUE(put(*store, 10, 13000).ok());
+  EXPECT_EQ(get(*store, 9, 13000), KvStoreMiss::kNotStored);
+}
+
+TEST(LocalStore, AStoreOfAnEarlierVersionIsRemoved) {
+  const Directory directory;
+  {
+    // As it was: headers and rows in column families of one database.
+    rocksdb::Options options;
+    options.create_if_missing = true;
+    rocksdb::DB* opened = nullptr;
+    ASSERT_TRUE(rocksdb::DB::Open(options, directory.path() + "/db", &opened).ok());
+    const std::unique_ptr<rocksdb::DB> database(opened);
+    for (const char* name : {"headers", "rows"}) {
+      rocksdb::ColumnFamilyHandle* family = nullptr;
+      ASSERT_TRUE(database->CreateColumnFamily({}, name, &family).ok());
+      ASSERT_TRUE(database->DestroyColumnFamilyHandle(family).ok());
+    }
+  }
+  const auto looked_at = open_store_admin({.directory = directory.path(), .read_only = true});
+  ASSERT_FALSE(looked_at.has_value());
+  EXPECT_NE(looked_at.error().message().find("earlier version"), std::string::npos) << looked_at.error().message();
+  const auto store = open_local(directory.path());
+  ASSERT_NE(store, nullptr);
+  EXPECT_TRUE(put(*store, 1).ok());
+  EXPECT_EQ(get(*store, 1), KvStoreMiss::kNone);
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/db.damaged"));
+}
+
+TEST(LocalStore, RowsThatHaveGoneAreAMissAndAreReplaced) {
+  const Directory directory;
+  {
+    const auto store = open_local(directory.path());
+    for (uint64_t n = 1; n <= 3; ++n) ASSERT_TRUE(put(*store, n).ok());
+  }
+  for (const auto& file : std::filesystem::directory_iterator(directory.path() + "/db/rows"))
+    std::filesystem::remove(file.path());
+  const auto store = open_local(directory.path());
+  EXPECT_EQ(get(*store, 1), KvStoreMiss::kCorrupt);
+  const std::vector<PrefixKey> keys = {key(1)};
+  EXPECT_EQ(store->match(keys, true, 1000, {}).reason, KvStoreMiss::kCorrupt);
+  ASSERT_TRUE(put(*store, 1).ok());
+  EXPECT_EQ(get(*store, 1), KvStoreMiss::kNone);
 }
 
 }  // namespace
