@@ -82,6 +82,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
                     bf16* x) override;
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
+  void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
   void beside(FunctionRef<void()> calls) override;
   void join() override;
   void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,

@@ -16,6 +16,19 @@ std::vector<int64_t> experts_of_layers(const ModelWeights& weights) {
   return out;
 }
 
+// Codes that were copied to a device, in the order that it wants.
+void arrange_experts(const ModelWeights& weights, Backend& backend) {
+  if (backend.memory().is_host()) return;
+  for (const auto* blocks : {&weights.blocks, &weights.draft.stages}) {
+    for (const BlockWeights& block : *blocks) {
+      for (const ExpertWeights& e : block.experts) {
+        for (const Fp4Weight* w : {&e.w1, &e.w2, &e.w3})
+          backend.arrange_experts(const_cast<uint8_t*>(w->codes), w->out * w->in / 2);  // the copy is the model's own
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
@@ -66,6 +79,7 @@ Result<std::unique_ptr<Model>> Model::Create(std::shared_ptr<const Checkpoint> c
   auto model = std::unique_ptr<Model>(new Model(std::move(checkpoint), std::move(compressed_ids), backend, options));
   DI_RETURN_IF_ERROR(upload_weights(model->weights_, options.engram_memory, options.memory_utilization, options.progress,
                                     model->device_weights_));
+  arrange_experts(model->weights_, *backend);
   for (size_t slot = 0; slot < c.engram_layer_ids.size(); ++slot) {
     int64_t sum = 0;
     for (int64_t prime : model->hash_.primes()[slot]) sum += prime;

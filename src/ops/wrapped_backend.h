@@ -18,6 +18,7 @@ class WrappedBackend : public Backend {
   DeviceMemory& memory() override { return inner_->memory(); }
   void enter_thread() override { inner_->enter_thread(); }
   void begin_layer(int64_t layer) override { inner_->begin_layer(layer); }
+  void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
   void beside(FunctionRef<void()> calls) override { inner_->beside(calls); }
   void join() override { inner_->join(); }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "ops/cuda/cuda_graph.h"
 #include "testing/named_backend.h"
@@ -92,6 +93,15 @@ TEST_P(Replayed, GivesTheBitsOfPlainSteps) {
         want.truncate(i, back);
       }
     }
+  }
+  // The device counts experts of the batch's own rows, not of those that fill it up.
+  recorded.model->collect_expert_load();
+  plain.model->collect_expert_load();
+  const auto counts = recorded.model->expert_load().counts();
+  EXPECT_EQ(counts, plain.model->expert_load().counts());
+  for (int64_t layer = 0; layer < recorded.model->config().num_hidden_layers; ++layer) {
+    const auto& own = counts[static_cast<size_t>(layer)];
+    EXPECT_GT(std::accumulate(own.begin(), own.end(), int64_t{0}), 0) << "layer " << layer;
   }
   if (std::string(GetParam()) == "guarded") return;
   const CudaReplays replays = cuda_replays(*recorded.backend);

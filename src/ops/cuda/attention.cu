@@ -244,12 +244,12 @@ __device__ ValuePiece load_values(const uint8_t* row, bool window, int dim, int 
   } else {
     const uint8_t* p = row + column / 2;
     if (reinterpret_cast<uintptr_t>(p) % 8 == 0) {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(p));
+      const uint2 v = *reinterpret_cast<const uint2*>(p);
       piece.data = make_uint4(v.x, v.y, 0, 0);
     } else {
       uint32_t words[2] = {};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) words[i / 4] |= static_cast<uint32_t>(__ldg(p + i)) << (i % 4 * 8);
+      for (int i = 0; i < 8; ++i) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
       piece.data = make_uint4(words[0], words[1], 0, 0);
     }
     piece.scale = row[dim / 2 + column / kCacheScaleGroup];

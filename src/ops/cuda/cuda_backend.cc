@@ -70,7 +70,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
             {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
             {"hyper_mix", "mma bf16, weights as three bf16"},
             {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
-            {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"}};
+            {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
+            {"features (--cuda-features)", cuda_features_text(features_)}};
   }
   DeviceMemory& memory() override { return memory_; }
   cuda::LaunchStream& stream() override { return main_; }
@@ -111,7 +112,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override {
-    auto* scratch = mix_.get<float>(cuda::hyper_mix_scratch(w, rows));
+    auto* scratch = mix_.get<float>(cuda::hyper_mix_scratch(w.n, w.hidden, rows));
     if (!recorder_.launches("hyper_mix", w.fn, w.base, w.scale, w.n, w.hidden, w.sinkhorn_iters, w.eps, w.rms_eps, x, rows,
                             scratch, pre, post, comb)) {
       return;
@@ -165,7 +166,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         DI_CHECK(output.weight.in == in, "inputs of {} and {} columns", output.weight.in, in);
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
-      bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
+      bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, 1, in));
       if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, *launches_);
       outputs = outputs.subspan(count);
     }
@@ -182,7 +183,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.x_group = wo_a.in;
     args.groups = groups;
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
-    bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
+    bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, groups, wo_a.in));
     const LinearOutput output{wo_a, y};
     if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, *launches_);
   }
@@ -293,17 +294,25 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cuda::choose_experts(args, rows, logits, *launches_);
   }
 
+  void arrange_experts(uint8_t* codes, int64_t bytes) override {
+    if (features_.arranged) cuda::arrange_codes(codes, bytes, *launches_);
+  }
   void experts(const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
-    cuda::ExpertPlan plan = cuda::plan_experts(args, rows, features_.overlap);
-    plan.token = pair_token_.get<int32_t>(plan.pairs);
-    plan.weight = pair_weight_.get<float>(plan.pairs);
-    plan.pair_of = pair_of_.get<int32_t>(plan.pairs);
-    plan.tiles = tiles_.get<cuda::ExpertPlan::Tile>(plan.tile_count);
-    plan.input = quantized_.get<bf16>(plan.input_values);
-    plan.hidden = pair_hidden_.get<bf16>(plan.pairs * plan.hidden_columns);
-    plan.output = pair_output_.get<bf16>(plan.pairs * hidden);
+    const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
+    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows)};
+    plan.shared_first = features_.overlap;
+    plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
+    plan.arranged = features_.arranged;
+    const cuda::ExpertSizes room = recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows) : plan;
+    plan.token = pair_token_.get<int32_t>(room.pairs);
+    plan.weight = pair_weight_.get<float>(room.pairs);
+    plan.pair_of = pair_of_.get<int32_t>(room.pairs);
+    plan.tiles = tiles_.get<cuda::ExpertPlan::Tile>(room.tile_count);
+    plan.input = quantized_.get<bf16>(room.input_values);
+    plan.hidden = pair_hidden_.get<bf16>(room.hidden_values);
+    plan.output = pair_output_.get<bf16>(room.output_values);
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
     if (!recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
                             args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
@@ -406,6 +415,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
   }
 
+  /// What a block asks for ahead of each of the shared expert's weights.
+  static constexpr int64_t kSharedFetch = int64_t{64} << 10;
   /// Keys of the longest query are rounded up to this: steps whose contexts still grow come in fewer shapes.
   static constexpr int64_t kKeyStep = 64;
   /// Ranks of index rows that are held at a time, 2 bytes each.

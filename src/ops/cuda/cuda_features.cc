@@ -13,6 +13,7 @@ constexpr Feature kFeatures[] = {
     {"overlap", &CudaFeatures::overlap},
     {"beside", &CudaFeatures::beside},
     {"fused", &CudaFeatures::fused},
+    {"arranged", &CudaFeatures::arranged},
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 // Sorting a step's tokens by expert. Where a pair lies among those of its expert is left to chance: no result depends on it.
 
-#include <algorithm>
-
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/expert_plan.h"
@@ -59,7 +57,8 @@ __global__ void __launch_bounds__(kThreads)
     const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
     const int first_tile = tiles + exclusive_scan(own_tiles, warps, &tile_total);
     // The shared expert's come last in the sums; its tiles may lie before all others.
-    const int place = e == expert_count && plan.shared_tiles > 0 ? 0 : first_tile + plan.shared_tiles;
+    const int behind = plan.shared_first ? static_cast<int>(plan.shared_tiles) : 0;
+    const int place = plan.shared_first && e == expert_count ? 0 : first_tile + behind;
     for (int i = 0; i < own_tiles; ++i) {
       plan.tiles[place + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
     }
@@ -92,25 +91,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
-
-ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows, bool shared_first) {
-  ExpertPlan plan;
-  const auto experts = static_cast<int64_t>(args.routed.size());
-  const int64_t routed = rows * args.topk;
-  plan.pairs = routed + rows;
-  // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
-  const int64_t share = routed / experts;
-  plan.tile_inputs = share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8;
-  plan.wide = plan.tile_inputs > 16;
-  const InputOrder order = plan.wide ? InputOrder::kWideFp4 : InputOrder::kLanes;
-  plan.input_columns = ordered_columns(order, args.shared_w1.in);
-  plan.hidden_columns = ordered_columns(order, args.shared_w1.out);
-  plan.input_values = rows * plan.input_columns * (plan.wide ? 2 : 1);
-  const int64_t shared_tiles = (rows + plan.tile_inputs - 1) / plan.tile_inputs;
-  plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + shared_tiles;
-  if (shared_first) plan.shared_tiles = static_cast<int>(shared_tiles);
-  return plan;
-}
 
 void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream) {
   const auto experts = static_cast<int>(args.routed.size());

@@ -19,11 +19,21 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t row = blockIdx.x;
   x += row * n * hidden;
   float square = 0;
-#pragma unroll 5
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
-    const uint2 v = collapse_four(x + i, pre + row * n, n, hidden);
-    columns[i / 4] = v;
-    square = add_squares(v, square);
+  constexpr int kAhead = 5;  // columns on their way at once
+  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kRowThreads * 4) {
+    uint2 v[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      v[a] = i < hidden ? collapse_four(x + i, pre + row * n, n, hidden) : make_uint2(0, 0);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      if (i >= hidden) break;
+      columns[i / 4] = v[a];
+      square = add_squares(v[a], square);
+    }
   }
   const float scale = norm_scale(square, hidden, eps, scratch);
   for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {

@@ -7,11 +7,12 @@
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/row_math.cuh"
 #include "ops/cuda/row_ops.h"
+#include "ops/cuda/scratch_sizes.h"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kSlice = 512;                 // columns
+constexpr int kSlice = static_cast<int>(kMixSlice);
 constexpr int kOutputs = 24;                // of a block; each is three rows of the A operand
 constexpr int kWeightTiles = 5;             // of 16 rows: 3 * 24 and some zeros
 constexpr int kWeightStride = kSlice + 32;  // bf16: the rows of a load lie in different banks
@@ -222,7 +223,7 @@ __global__ void mean_kernel(const bf16* x, int64_t count, int n, int hidden, bf1
   const int64_t d = at % hidden;
   float sum[4] = {};
   for (int s = 0; s < n; ++s) {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x + (row * n + s) * hidden + d));
+    const uint2 v = *reinterpret_cast<const uint2*>(x + (row * n + s) * hidden + d);
     sum[0] += widen_low(v.x), sum[1] += widen_high(v.x), sum[2] += widen_low(v.y), sum[3] += widen_high(v.y);
   }
   const auto streams = static_cast<float>(n);
@@ -289,11 +290,9 @@ unsigned blocks(int64_t items, int64_t per_thread) {
   return static_cast<unsigned>((items + kThreads * per_thread - 1) / (kThreads * per_thread));
 }
 
-int64_t slices_of(const HyperMixWeights& w) { return (w.n * w.hidden + kSlice - 1) / kSlice; }
+int64_t slices_of(const HyperMixWeights& w) { return mix_slices_of(w.n, w.hidden); }
 
 }  // namespace
-
-int64_t hyper_mix_scratch(const HyperMixWeights& w, int64_t rows) { return rows * slices_of(w) * ((2 + w.n) * w.n + 1); }
 
 void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scratch, float* pre, float* post, float* comb,
                LaunchStream& stream) {

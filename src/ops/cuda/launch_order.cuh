@@ -6,7 +6,8 @@
 // Every thread of every kernel comes by wait_for_earlier(), whatever way it takes, before it returns: kernel N + 1 waits for the
 // end of kernel N alone, and that this is the end of all kernels before, too, is so only because N has waited itself. Before the
 // wait a kernel reads nothing but its parameters and weights, and writes nothing but shared memory: what lies in buffers may not
-// have been written yet, or still be read. Argument arrays and page tables are no weights.
+// have been written yet, or still be read. Argument arrays and page tables are no weights. Behind the wait, __ldg and its like
+// are for weights alone: they promise that nobody writes as long as the kernel is there, and it may have been there early.
 
 #include <cstdint>
 

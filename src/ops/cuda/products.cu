@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
   const int64_t group_rows = w.out / args.groups;
   const int64_t first_row = group * group_rows + panel * kPanelRows;
   const int64_t last_row = (group + 1) * group_rows - 1;
-  if (args.fetch_ahead && threadIdx.x == 0) fetch_panel<kFormat>(w, first_row, last_row);
+  if (args.fetch_bytes > 0 && threadIdx.x == 0) fetch_panel<kFormat>(w, first_row, last_row, args.fetch_bytes);
   wait_for_earlier();
   const int64_t first_input = static_cast<int64_t>(blockIdx.y) * kTiles * 8;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -200,7 +200,7 @@ void launch(const ProductArgs& args, LaunchStream& stream) {
   constexpr int64_t kFewBlocks = 264;
   const int64_t most_warps = static_cast<int64_t>(grid.x) * grid.y * grid.z < kFewBlocks ? 16 : 8;
   ProductArgs own = args;
-  own.fetch_ahead = stream.overlaps();
+  if (stream.overlaps()) own.fetch_bytes = fetch_budget(static_cast<int64_t>(grid.x) * grid.y * grid.z);
   stream.launch(product_kernel<kFormat, kInterleaved, kTiles>, grid,
                 static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, own);
 }
@@ -302,10 +302,6 @@ void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder orde
   if (order == InputOrder::kLanes) launch_order<true, InputOrder::kLanes>(x, rows, columns, y, stream);
   if (order == InputOrder::kWideFp8) launch_order<true, InputOrder::kWideFp8>(x, rows, columns, y, stream);
   if (order == InputOrder::kWideFp4) launch_order<true, InputOrder::kWideFp4>(x, rows, columns, y, stream);
-}
-
-int64_t fp8_scratch(const ProductArgs& args) {
-  return args.output_count == 0 ? 0 : args.rows * args.groups * ordered_columns(InputOrder::kWideFp8, args.outputs[0].weight.in);
 }
 
 void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {

@@ -63,9 +63,11 @@ int64_t Recorder::pass(Mode mode, uint8_t* host, FunctionRef<void()> calls, bool
   description_.clear();
   staging_->keep_arguments(host, arguments_, kBlockBytes, rehearsal);
   mode_ = mode;
+  rehearsal_ = rehearsal;
   calls();
   launch_uploads();
   mode_ = Mode::kRun;
+  rehearsal_ = false;
   const int64_t bytes = staging_->end_arguments();
   describe(description_, bytes);
   return bytes;

@@ -76,6 +76,9 @@ class Recorder {
   bool takes_uploads() const { return mode_ != Mode::kRun; }
   void upload(void* to, const void* host, int64_t bytes);
 
+  /// Nothing is going to run, but rooms are to be as large as calls of fewer rows want them.
+  bool rehearses() const { return rehearsal_; }
+
   CudaReplays replays() const { return {static_cast<int64_t>(graphs_.size()), replayed_, recorded_, plain_}; }
 
  private:
@@ -104,6 +107,7 @@ class Recorder {
   LaunchStream* stream_;
   Staging* staging_;
   Mode mode_ = Mode::kRun;
+  bool rehearsal_ = false;
   Description description_;
   std::vector<Segment> uploads_;  ///< not yet launched
   Block blocks_[kBlocks];

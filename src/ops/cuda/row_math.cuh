@@ -28,7 +28,7 @@ __device__ inline uint2 normalize_four(const uint2& v, const uint2& w, float sca
 __device__ inline uint2 collapse_four(const bf16* x, const float* pre, int streams, int hidden) {
   float sum[4] = {};
   for (int s = 0; s < streams; ++s) {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x + static_cast<int64_t>(s) * hidden));
+    const uint2 v = *reinterpret_cast<const uint2*>(x + static_cast<int64_t>(s) * hidden);
     const float p = pre[s];
     sum[0] += p * widen_low(v.x), sum[1] += p * widen_high(v.x), sum[2] += p * widen_low(v.y), sum[3] += p * widen_high(v.y);
   }

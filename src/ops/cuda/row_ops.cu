@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const bf16* kv, const bf
   float dots = 0, xx = 0, kk = 0;
   for (int d = static_cast<int>(threadIdx.x) * 2; d < hidden; d += kThreads * 2) {
     const uint32_t a = *reinterpret_cast<const uint32_t*>(stream + d);
-    const uint32_t k = __ldg(reinterpret_cast<const uint32_t*>(key + d));
+    const uint32_t k = *reinterpret_cast<const uint32_t*>(key + d);
     const uint32_t q = __ldg(reinterpret_cast<const uint32_t*>(q_weight + d));
     const uint32_t w = __ldg(reinterpret_cast<const uint32_t*>(k_weight + d));
     dots = fmaf(widen_low(a) * (widen_low(q) * widen_low(w)), widen_low(k), dots);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const bf16* kv, const bf
   const float g = sigmoid(copysignf(sqrtf(fmaxf(fabsf(dot), 1e-6f)), dot));
   for (int d = static_cast<int>(threadIdx.x) * 2; d < hidden; d += kThreads * 2) {
     const uint32_t a = *reinterpret_cast<const uint32_t*>(stream + d);
-    const uint32_t v = __ldg(reinterpret_cast<const uint32_t*>(value + d));
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(value + d);
     *reinterpret_cast<uint32_t*>(stream + d) = narrow_pair(widen_low(a) + g * widen_low(v), widen_high(a) + g * widen_high(v));
   }
 }

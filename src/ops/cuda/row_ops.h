@@ -11,8 +11,7 @@
 namespace deepinfer::cuda {
 
 // hyper_connection.cu
-/// Floats of scratch that hyper_mix needs.
-int64_t hyper_mix_scratch(const HyperMixWeights& w, int64_t rows);
+/// `scratch`: hyper_mix_scratch floats.
 void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scratch, float* pre, float* post, float* comb,
                LaunchStream& stream);
 void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y, LaunchStream& stream);

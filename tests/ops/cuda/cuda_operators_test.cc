@@ -89,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(All, CudaOperator,
                          ::testing::Combine(::testing::Range<size_t>(0, std::size(kSettings)),
                                             ::testing::Range<size_t>(0, cases().size())),
                          [](const auto& param) {
-                           const auto [setting, number] = param.param;
-                           return cases()[number].name + (setting == 0 ? "" : "_features");
+                           const std::string features = std::get<0>(param.param) == 0 ? "" : "_features";
+                           return cases()[std::get<1>(param.param)].name + features;
                          });
 
 TEST(CudaBackendMemory, GathersBehindTwoToThe31Bytes) {
@@ -185,7 +185,9 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   };
   const auto fp4 = [&](int64_t out, int64_t in) {
     const testing::Fp4Matrix m(random, out, in);
-    return Fp4Weight{upload(m.codes), upload(m.scales), out, in};
+    uint8_t* codes = upload(m.codes);
+    (*device)->arrange_experts(codes, static_cast<int64_t>(m.codes.size()));
+    return Fp4Weight{codes, upload(m.scales), out, in};
   };
   std::vector<ExpertWeights> routed;
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -262,7 +264,7 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   for (void* data : all) memory.free(data);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay, ::testing::Values("none", "overlap", "beside", "fused", "all"),
+INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay, ::testing::Values("none", "overlap", "beside", "fused", "arranged", "all"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -64,6 +64,7 @@ class KeptWeights {
   KeptWeights(const KeptWeights&) = delete;
   KeptWeights& operator=(const KeptWeights&) = delete;
 
+  bool has(const void* host, int64_t bytes) const { return copies_.contains({host, bytes}); }
   void* get(const void* host, int64_t bytes) {
     void*& device = copies_[{host, bytes}];
     if (device == nullptr) {
@@ -119,8 +120,14 @@ class Call {
   Fp8Weight in(const Fp8Weight& w) {
     return {weight(w.values, w.out * w.in), weight(w.scales, (w.out + 31) / 32 * (w.in / 32)), w.out, w.in};
   }
-  Fp4Weight in(const Fp4Weight& w) {
-    return {weight(w.codes, w.out * w.in / 2), weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
+  /// Routed experts' weights: `arrange` sees the codes of each once, when they have come.
+  template <typename Arrange>
+  Fp4Weight in(const Fp4Weight& w, const Arrange& arrange) {
+    const int64_t bytes = w.out * w.in / 2;
+    const bool known = weights_ != nullptr ? weights_->has(w.codes, bytes) : in_.contains({w.codes, bytes});
+    const uint8_t* codes = weight(w.codes, bytes);
+    if (!known) arrange(const_cast<uint8_t*>(codes), bytes);
+    return {codes, weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
   }
   Bf16Weight in(const Bf16Weight& w) { return {weight(w.values, w.out * w.in), w.out, w.in}; }
 
@@ -366,7 +373,9 @@ class HostPointers final : public Backend {
     copy.experts = call.in(args.experts, rows * args.topk);
     copy.weights = call.in(args.weights, rows * args.topk);
     std::vector<ExpertWeights> routed;
-    for (const ExpertWeights& w : args.routed) routed.push_back({call.in(w.w1), call.in(w.w2), call.in(w.w3)});
+    const auto arrange = [&](uint8_t* codes, int64_t bytes) { device_->arrange_experts(codes, bytes); };
+    for (const ExpertWeights& w : args.routed)
+      routed.push_back({call.in(w.w1, arrange), call.in(w.w2, arrange), call.in(w.w3, arrange)});
     copy.routed = routed;
     copy.shared_w1 = call.in(args.shared_w1);
     copy.shared_w2 = call.in(args.shared_w2);

@@ -112,14 +112,33 @@ TEST(LaunchRules, EveryKernelTakesItsTurn) {
   EXPECT_GT(kernels, 30U);
 }
 
-// Only LaunchStream::launch knows when a kernel may begin early; what is put on the stream beside it has to be told to it.
+// Only LaunchStream::launch knows when a kernel may begin early; what is put on its stream beside it has to be told to it. Page
+// copies have streams of their own.
 TEST(LaunchRules, EveryLaunchCopyAndFillGoesThroughOnePlace) {
   for (const auto& path : sources()) {
-    if (path.filename() == "launch.h") continue;
+    if (path.filename() == "launch.h" || path.filename() == "cuda_page_copies.cc") continue;
     const std::string text = read(path);
     for (const char* call : {"<<<", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync"})
       EXPECT_EQ(text.find(call), std::string::npos) << path.filename() << " has " << call;
   }
+}
+
+// What makes a stream wait for an event makes its next kernel follow more than one thing.
+TEST(LaunchRules, AStreamThatWaitsForAnEventOrdersItsNextKernelFully) {
+  int waits = 0;
+  for (const auto& path : sources()) {
+    const std::string text = read(path);
+    static const std::regex kWait(R"(cudaStreamWaitEvent\((\*?\w+), [^;]*;)");
+    for (auto at = std::sregex_iterator(text.begin(), text.end(), kWait); at != std::sregex_iterator(); ++at) {
+      std::string stream = (*at)[1];
+      if (stream.starts_with("way")) continue;  // copies alone
+      ++waits;
+      stream = stream.starts_with('*') ? stream.substr(1) + "->" : stream + '.';
+      const std::string behind = text.substr(static_cast<size_t>(at->position() + at->length()), 120);
+      EXPECT_NE(behind.find(stream + "order_fully()"), std::string::npos) << path.filename() << ": " << at->str();
+    }
+  }
+  EXPECT_GE(waits, 2);
 }
 
 TEST(LaunchRules, AreHeldAgainstKernelsThatBreakThem) {
