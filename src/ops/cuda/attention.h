@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
@@ -23,6 +24,6 @@ inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 
 
 /// `queries`: device copies of args.queries whose page tables are on the device. `longest`: most keys of a query.
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
-                      const AttentionScratch& scratch, cudaStream_t stream);
+                      const AttentionScratch& scratch, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -1,10 +1,9 @@
 // Sorting a step's tokens by expert. Where a pair lies among those of its expert is left to chance: no result depends on it.
 
-#include <algorithm>
-
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 
 namespace deepinfer::cuda {
@@ -38,6 +37,7 @@ __device__ int exclusive_scan(int v, int* warps, int* total) {
 // One block. Shared memory: counts, then cursors, of the experts.
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
+  take_turn();
   extern __shared__ int cursor[];
   __shared__ int warps[kThreads / kWarp];
   const auto t = static_cast<int>(threadIdx.x);
@@ -56,8 +56,11 @@ __global__ void __launch_bounds__(kThreads)
     const int first = pairs + exclusive_scan(count, warps, &pair_total);
     const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
     const int first_tile = tiles + exclusive_scan(own_tiles, warps, &tile_total);
+    // The shared expert's come last in the sums; its tiles may lie before all others.
+    const int behind = plan.shared_first ? static_cast<int>(plan.shared_tiles) : 0;
+    const int place = plan.shared_first && e == expert_count ? 0 : first_tile + behind;
     for (int i = 0; i < own_tiles; ++i) {
-      plan.tiles[first_tile + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
+      plan.tiles[place + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
     }
     if (e < expert_count) cursor[e] = first;
     pairs += pair_total;
@@ -89,29 +92,11 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
-  ExpertPlan plan;
-  const auto experts = static_cast<int64_t>(args.routed.size());
-  const int64_t routed = rows * args.topk;
-  plan.pairs = routed + rows;
-  // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
-  const int64_t share = routed / experts;
-  plan.tile_inputs = share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8;
-  plan.wide = plan.tile_inputs > 16;
-  const InputOrder order = plan.wide ? InputOrder::kWideFp4 : InputOrder::kLanes;
-  plan.input_columns = ordered_columns(order, args.shared_w1.in);
-  plan.hidden_columns = ordered_columns(order, args.shared_w1.out);
-  plan.input_values = rows * plan.input_columns * (plan.wide ? 2 : 1);
-  plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
-  return plan;
-}
-
-void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream) {
+void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream) {
   const auto experts = static_cast<int>(args.routed.size());
   const size_t shared = static_cast<size_t>(experts) * sizeof(int);
-  plan_kernel<<<1, kThreads, shared, stream>>>(args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
-                                               experts, plan);
-  DI_CUDA_LAUNCHED();
+  stream.launch(plan_kernel, 1, kThreads, shared, args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
+                experts, plan);
 }
 
 }  // namespace deepinfer::cuda

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/wide.cuh"
@@ -20,15 +21,14 @@ __device__ WeightView device_view(const Fp8Weight& w) { return {w.values, w.scal
 __device__ WeightView device_view(const Fp4Weight& w) { return {w.codes, w.scales, w.out, w.in}; }
 
 // Sums of the tile's pairs in `parts`.
-template <int kTiles>
+template <WeightFormat kRouted, int kTiles>
 __device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row,
                               const InputRows<kTiles>& x, int warp, int warps, int segments, float* parts) {
   if (shared) {
     multiply_segments<WeightFormat::kFp8, true, kTiles>(device_view(fp8), first_row, fp8.out - 1, x, warp, warps, segments,
                                                         parts);
   } else {
-    multiply_segments<WeightFormat::kFp4, true, kTiles>(device_view(fp4), first_row, fp4.out - 1, x, warp, warps, segments,
-                                                        parts);
+    multiply_segments<kRouted, true, kTiles>(device_view(fp4), first_row, fp4.out - 1, x, warp, warps, segments, parts);
   }
 }
 
@@ -46,18 +46,25 @@ __device__ float hidden_value(float gate, float value, float limit, float weight
 }
 
 // Grid: panels of the inner dimension, tiles. The first half of the warps multiplies by w1, the second by w3.
-template <int kTiles>
+template <WeightFormat kRouted, int kTiles>
 __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
     hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                   const __grid_constant__ ExpertPlan plan) {
+  let_next_begin();
   extern __shared__ float parts[];
+  const int64_t inner = shared.w1.out;
+  const int64_t columns = shared.w1.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  // Where the shared expert's tiles lie is known before what lies in them.
+  if (plan.shared_first && blockIdx.y < plan.shared_tiles && threadIdx.x == 0) {
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w1), first_row, inner - 1, plan.fetch_bytes);
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w3), first_row, inner - 1, plan.fetch_bytes);
+  }
+  wait_for_earlier();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
-  const int64_t inner = shared.w1.out;
-  const int64_t columns = shared.w1.in;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
   const int warps = static_cast<int>(blockDim.x) / kWarp / 2;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -70,8 +77,8 @@ __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
   }
   const auto segments = static_cast<int>((columns + kSegment - 1) / kSegment);
   constexpr int64_t kPart = kTiles * 8 * kPartStride;
-  multiply_tile<kTiles>(is_shared, up ? shared.w3 : shared.w1, up ? w->w3 : w->w1, first_row, x, up ? warp - warps : warp, warps,
-                        segments, parts + (up ? segments * kPart : 0));
+  multiply_tile<kRouted, kTiles>(is_shared, up ? shared.w3 : shared.w1, up ? w->w3 : w->w1, first_row, x,
+                                 up ? warp - warps : warp, warps, segments, parts + (up ? segments * kPart : 0));
   __syncthreads();
   for (int input = warp; input < tile.count; input += 2 * warps) {
     const float gate = sum_parts(parts, segments, kPart, input, lane);
@@ -82,18 +89,22 @@ __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
 }
 
 // Grid: panels of the hidden dimension, tiles.
-template <int kTiles>
+template <WeightFormat kRouted, int kTiles>
 __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
     output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                   const __grid_constant__ ExpertPlan plan) {
+  let_next_begin();
   extern __shared__ float parts[];
+  const int64_t out = shared.w2.out;
+  const int64_t columns = shared.w2.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  if (plan.shared_first && blockIdx.y < plan.shared_tiles && threadIdx.x == 0)
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w2), first_row, out - 1, plan.fetch_bytes);
+  wait_for_earlier();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
-  const int64_t out = shared.w2.out;
-  const int64_t columns = shared.w2.in;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   InputRows<kTiles> x;
 #pragma unroll
@@ -102,8 +113,8 @@ __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
     x.row[i] = input < tile.count ? plan.hidden + static_cast<int64_t>(tile.first + input) * columns : nullptr;
   }
   const auto segments = static_cast<int>((columns + kSegment - 1) / kSegment);
-  multiply_tile<kTiles>(is_shared, shared.w2, w->w2, first_row, x, static_cast<int>(threadIdx.x) / kWarp,
-                        static_cast<int>(blockDim.x) / kWarp, segments, parts);
+  multiply_tile<kRouted, kTiles>(is_shared, shared.w2, w->w2, first_row, x, static_cast<int>(threadIdx.x) / kWarp,
+                                 static_cast<int>(blockDim.x) / kWarp, segments, parts);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < tile.count * kPanelRows; i += static_cast<int>(blockDim.x)) {
     const int input = i / kPanelRows;
@@ -114,23 +125,25 @@ __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
   }
 }
 
-template <int kInputs>
+template <WeightFormat kRouted, int kInputs>
 __device__ void multiply_wide(WideShared& s, bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row,
                               int group, float (&c)[2][kInputs / 8][4]) {
   if (shared) {
     const auto panel = wide_panel<WeightFormat::kFp8>(device_view(fp8), first_row, fp8.out - 1);
     wide_multiply<WeightFormat::kFp8, true, kInputs>(s, panel, group, c);
   } else {
-    const auto panel = wide_panel<WeightFormat::kFp4>(device_view(fp4), first_row, fp4.out - 1);
-    wide_multiply<WeightFormat::kFp4, true, kInputs>(s, panel, group, c);
+    const auto panel = wide_panel<kRouted>(device_view(fp4), first_row, fp4.out - 1);
+    wide_multiply<kRouted, true, kInputs>(s, panel, group, c);
   }
 }
 
 // The same with many inputs a tile: the first warpgroup multiplies by w1, the second by w3. Grid: blocks of kWideGroupRows of the
 // inner dimension, tiles.
+template <WeightFormat kRouted>
 __global__ void __launch_bounds__(kWideThreads, 1)
     hidden_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                        const __grid_constant__ ExpertPlan plan) {
+  take_turn();
   extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -151,7 +164,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     take_registers<232>();
     with_inputs(tile.count, [&]<int kInputs>() {
       float c[2][kInputs / 8][4];
-      multiply_wide<kInputs>(s, is_shared, group == 0 ? shared.w1 : shared.w3, group == 0 ? w->w1 : w->w3, first_row, group, c);
+      multiply_wide<kRouted, kInputs>(s, is_shared, group == 0 ? shared.w1 : shared.w3, group == 0 ? w->w1 : w->w3, first_row,
+                                      group, c);
       wide_outputs<kInputs>(s, group, c);
     });
     named_barrier(3, kWideGroups * kWarpgroup);
@@ -182,9 +196,11 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 }
 
 // Grid: blocks of kWideRows of the hidden dimension, tiles.
+template <WeightFormat kRouted>
 __global__ void __launch_bounds__(kWideThreads, 1)
     output_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                        const __grid_constant__ ExpertPlan plan) {
+  take_turn();
   extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -202,7 +218,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     const int64_t first_row = (static_cast<int64_t>(blockIdx.x) * kWideGroups + group) * kWideGroupRows;
     with_inputs(tile.count, [&]<int kInputs>() {
       float c[2][kInputs / 8][4];
-      multiply_wide<kInputs>(s, is_shared, shared.w2, w->w2, first_row, group, c);
+      multiply_wide<kRouted, kInputs>(s, is_shared, shared.w2, w->w2, first_row, group, c);
       const bf16* from = wide_outputs<kInputs>(s, group, c);
       wide_store(from, group, first_row, out - 1, tile.count,
                  [&](int input) { return plan.output + static_cast<int64_t>(tile.first + input) * out; });
@@ -212,83 +228,97 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 
 // Two columns a thread; a token's experts in ascending order, the shared one last.
 __global__ void sum_kernel(const bf16* output, const int32_t* pair_of, int64_t count, int64_t hidden, int pairs, bf16* y) {
+  take_turn();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
   if (at >= count) return;
   const int64_t row = at / hidden;
   const int64_t d = at % hidden;
   float low = 0, high = 0;
   for (int k = 0; k < pairs; ++k) {
-    const uint32_t v =
-        __ldg(reinterpret_cast<const uint32_t*>(output + static_cast<int64_t>(pair_of[row * pairs + k]) * hidden + d));
+    const uint32_t v = *reinterpret_cast<const uint32_t*>(output + static_cast<int64_t>(pair_of[row * pairs + k]) * hidden + d);
     low += widen_low(v), high += widen_high(v);
   }
   *reinterpret_cast<uint32_t*>(y + at) = narrow_pair(low, high);
 }
 
-template <int kTiles>
-void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+template <WeightFormat kRouted, int kTiles>
+void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
   const auto experts = static_cast<int>(args.routed.size());
-  const auto allow = [](auto kernel, size_t bytes) {
+  const auto check = [](size_t bytes) {
     if (bytes > 220 << 10) cuda_failed(__FILE__, __LINE__, "experts", "too many columns");
-    if (bytes > 48 << 10)
-      DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   };
   const auto blocks = [&](int64_t out) {
     return dim3(static_cast<unsigned>((out + kPanelRows - 1) / kPanelRows), static_cast<unsigned>(plan.tile_count));
   };
   const int64_t in_segments = segment_count(args.shared_w1.in);
   const size_t in_bytes = static_cast<size_t>(2 * part_floats(in_segments, kTiles)) * sizeof(float);
-  allow(hidden_kernel<kTiles>, in_bytes);
-  hidden_kernel<kTiles>
-      <<<blocks(args.shared_w1.out), static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, stream>>>(
-          routed, shared, experts, args.swiglu_limit, plan);
-  DI_CUDA_LAUNCHED();
+  check(in_bytes);
+  stream.launch(hidden_kernel<kRouted, kTiles>, blocks(args.shared_w1.out),
+                static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, routed, shared, experts,
+                args.swiglu_limit, plan);
   const int64_t out_segments = segment_count(args.shared_w2.in);
   const size_t out_bytes = static_cast<size_t>(part_floats(out_segments, kTiles)) * sizeof(float);
-  allow(output_kernel<kTiles>, out_bytes);
-  output_kernel<kTiles>
-      <<<blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, stream>>>(
-          routed, shared, experts, plan);
-  DI_CUDA_LAUNCHED();
+  check(out_bytes);
+  stream.launch(output_kernel<kRouted, kTiles>, blocks(args.shared_w2.out),
+                static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, routed, shared, experts, plan);
 }
 
-void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+template <WeightFormat kRouted>
+void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
   const auto experts = static_cast<int>(args.routed.size());
   const auto blocks = [&](int64_t out, int64_t rows) {
     return dim3(static_cast<unsigned>((out + rows - 1) / rows), static_cast<unsigned>(plan.tile_count));
   };
-  constexpr auto kBytes = static_cast<int>(kWideBytes);
-  DI_CUDA(cudaFuncSetAttribute(hidden_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  DI_CUDA(cudaFuncSetAttribute(output_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  hidden_wide_kernel<<<blocks(args.shared_w1.out, kWideGroupRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts,
-                                                                                                       args.swiglu_limit, plan);
-  DI_CUDA_LAUNCHED();
-  output_wide_kernel<<<blocks(args.shared_w2.out, kWideRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts, plan);
-  DI_CUDA_LAUNCHED();
+  stream.launch(hidden_wide_kernel<kRouted>, blocks(args.shared_w1.out, kWideGroupRows), kWideThreads, kWideBytes, routed, shared,
+                experts, args.swiglu_limit, plan);
+  stream.launch(output_wide_kernel<kRouted>, blocks(args.shared_w2.out, kWideRows), kWideThreads, kWideBytes, routed, shared,
+                experts, plan);
+}
+
+template <WeightFormat kRouted>
+void launch_products(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
+  if (plan.wide) return launch_wide<kRouted>(args, routed, plan, stream);
+  if (plan.tile_inputs == 8) launch<kRouted, 1>(args, routed, plan, stream);
+  if (plan.tile_inputs == 16) launch<kRouted, 2>(args, routed, plan, stream);
+}
+
+// A word a thread.
+__global__ void arrange_kernel(uint32_t* words, int64_t count) {
+  take_turn();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at < count) words[at] = arrange_fp4(words[at]);
 }
 
 }  // namespace
 
+void arrange_codes(uint8_t* codes, int64_t bytes, LaunchStream& stream) {
+  const int64_t count = bytes / 4;
+  if (count == 0) return;
+  stream.launch(arrange_kernel, static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
+                reinterpret_cast<uint32_t*>(codes), count);
+}
+
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
-                 cudaStream_t stream) {
+                 LaunchStream& stream) {
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
   sort_pairs(args, rows, plan, stream);
   if (plan.wide) {
     quantize_rows(args.v, rows, hidden, InputOrder::kWideFp4, plan.input, stream);
     quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
-    launch_wide(args, routed, plan, stream);
   } else {
     quantize_rows(args.v, rows, hidden, InputOrder::kLanes, plan.input, stream);
-    if (plan.tile_inputs == 8) launch<1>(args, routed, plan, stream);
-    if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
+  }
+  if (plan.arranged) {
+    launch_products<WeightFormat::kFp4Arranged>(args, routed, plan, stream);
+  } else {
+    launch_products<WeightFormat::kFp4>(args, routed, plan, stream);
   }
   const int64_t count = rows * hidden;
-  sum_kernel<<<static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, stream>>>(
-      plan.output, plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(sum_kernel, static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, plan.output,
+                plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
 }
 
 }  // namespace deepinfer::cuda

@@ -9,6 +9,7 @@
 // chain is long, and segments can be given to several warps.
 
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/fp4_order.h"
 #include "ops/cuda/weight_view.h"
 
 namespace deepinfer::cuda {
@@ -17,9 +18,7 @@ inline constexpr int kSegment = 512;
 inline constexpr int kPanelRows = 32;  ///< weight rows of a warp
 
 /// Columns that the four lanes of a row load at a time.
-__host__ __device__ constexpr int chunk_columns(WeightFormat f) {
-  return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 128 : 32;
-}
+__host__ __device__ constexpr int chunk_columns(WeightFormat f) { return f == WeightFormat::kFp8 ? 64 : is_fp4(f) ? 128 : 32; }
 
 __device__ inline uint4 load_once(const uint8_t* p) {
   uint4 v;
@@ -28,7 +27,7 @@ __device__ inline uint4 load_once(const uint8_t* p) {
                : "l"(p));
   return v;
 }
-__device__ inline uint4 load_again(const bf16* p) { return __ldg(reinterpret_cast<const uint4*>(p)); }
+__device__ inline uint4 load_again(const bf16* p) { return *reinterpret_cast<const uint4*>(p); }
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
@@ -66,11 +65,13 @@ __device__ inline void widen_fp8_interleaved(uint32_t w0, uint32_t w1, uint32_t 
   r[3] = spread_fp8(__byte_perm(w0, w1, 0x7030));
 }
 /// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 codes.
+template <WeightFormat kFormat = WeightFormat::kFp4>
 __device__ inline void widen_fp4(uint32_t w, uint32_t (&r)[4]) {
-  r[0] = (w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u);
-  r[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
-  r[2] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
-  r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
+  if constexpr (kFormat == WeightFormat::kFp4Arranged) {
+    spread_arranged_fp4(w, r);
+  } else {
+    spread_fp4(w, r);
+  }
 }
 
 /// Eight columns, 0 4 1 5 2 6 3 7.
@@ -106,7 +107,7 @@ struct WeightPanel {
                          int fourth = 24)
       : columns(static_cast<int>(w.in)) {
     const int g = lane / 4;
-    const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : kFormat == WeightFormat::kFp4 ? w.in / 2 : w.in * 2;
+    const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : is_fp4(kFormat) ? w.in / 2 : w.in * 2;
     const int64_t r0 = min(first_row + g, last_row);
     values = w.values + r0 * row_bytes + lane % 4 * 16;
     const int64_t scale_bytes = w.in / kScaleGroup;
@@ -126,7 +127,7 @@ struct WeightPanel {
     const uint8_t* scales;
   };
   __device__ Segment whole_segment(int column, int lane) const {
-    const int at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
+    const int at = kFormat == WeightFormat::kFp8 ? column : is_fp4(kFormat) ? column / 2 : column * 2;
     return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
   }
   /// Chunk number `c`, a constant, of a whole segment.
@@ -134,7 +135,7 @@ struct WeightPanel {
     constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
 #pragma unroll
     for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
-    if constexpr (kFormat == WeightFormat::kFp4) {
+    if constexpr (is_fp4(kFormat)) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
     } else if constexpr (kFormat == WeightFormat::kFp8) {
@@ -150,13 +151,13 @@ struct WeightPanel {
   __device__ void load(int column, int lane, WeightChunk<kFormat>& chunk) const {
     const int lane_columns = chunk_columns(kFormat) / 4;
     const bool inside = column + lane % 4 * lane_columns < columns;
-    const int64_t at = kFormat == WeightFormat::kFp8 ? column : kFormat == WeightFormat::kFp4 ? column / 2 : column * 2;
+    const int64_t at = kFormat == WeightFormat::kFp8 ? column : is_fp4(kFormat) ? column / 2 : column * 2;
     const int group = (column + lane % 4 * lane_columns) / kScaleGroup;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       chunk.rows[i] = inside ? load_once(values + (i == 0 ? 0 : value_step[i - 1]) + at) : make_uint4(0, 0, 0, 0);
     }
-    if constexpr (kFormat == WeightFormat::kFp4) {
+    if constexpr (is_fp4(kFormat)) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) chunk.scales[i] = inside ? __ldg(scales + (i == 0 ? 0 : scale_step[i - 1]) + group) : 127;
     } else if constexpr (kFormat == WeightFormat::kFp8) {
@@ -175,9 +176,9 @@ __device__ inline void widen_words(const uint4& row, int pair, uint32_t scale, u
   if constexpr (kFormat == WeightFormat::kBf16) {
     r[0] = words[0], r[1] = words[1], r[2] = words[2], r[3] = words[3];
   } else {
-    if constexpr (kFormat == WeightFormat::kFp4) {
+    if constexpr (is_fp4(kFormat)) {
       static_assert(kInterleaved);
-      widen_fp4(words[pair], r);
+      widen_fp4<kFormat>(words[pair], r);
     } else if constexpr (kInterleaved) {
       widen_fp8_interleaved(words[2 * pair], words[2 * pair + 1], r);
     } else {
@@ -218,7 +219,7 @@ __device__ inline void multiply_pairs(const Widen& widen, const Inputs& inputs, 
 template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
 __device__ inline void multiply_scaled(const WeightChunk<kFormat>& chunk, const Inputs& inputs, float (&c)[2][kTiles][4]) {
   constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias;
-  constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : kFormat == WeightFormat::kFp4 ? 4 : 1;
+  constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : is_fp4(kFormat) ? 4 : 1;
   uint32_t scale[4] = {}, excess[4] = {};
   if constexpr (kFormat != WeightFormat::kBf16) {
 #pragma unroll
@@ -257,14 +258,14 @@ __device__ inline void multiply_chunk(const WeightChunk<kFormat>& chunk, const I
 /// 16 bytes at any address: rows of narrow models lie at any byte.
 __device__ inline uint4 load_unaligned(const uint8_t* p) {
   const auto at = reinterpret_cast<uintptr_t>(p);
-  if (at % 16 == 0) return __ldg(reinterpret_cast<const uint4*>(p));
+  if (at % 16 == 0) return *reinterpret_cast<const uint4*>(p);
   if (at % 4 == 0) {
     const auto* words = reinterpret_cast<const uint32_t*>(p);
-    return make_uint4(__ldg(words), __ldg(words + 1), __ldg(words + 2), __ldg(words + 3));
+    return make_uint4(words[0], words[1], words[2], words[3]);
   }
   uint32_t words[4] = {};
 #pragma unroll
-  for (int i = 0; i < 16; ++i) words[i / 4] |= static_cast<uint32_t>(__ldg(p + i)) << (i % 4 * 8);
+  for (int i = 0; i < 16; ++i) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
@@ -39,6 +40,6 @@ struct IndexSizes {
 IndexSizes index_sizes(const IndexSelectArgs& args);
 
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 cudaStream_t stream);
+                 LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

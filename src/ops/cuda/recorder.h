@@ -52,7 +52,7 @@ inline void describe(Description& out, const Bf16Weight& w) {
 /// What becomes of launches, for one stream. One caller at a time.
 class Recorder {
  public:
-  Recorder(cudaStream_t stream, Staging* staging);
+  Recorder(LaunchStream* stream, Staging* staging);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -75,6 +75,9 @@ class Recorder {
   /// Inside `replay` what the host uploads becomes an argument, copied into place by the graph.
   bool takes_uploads() const { return mode_ != Mode::kRun; }
   void upload(void* to, const void* host, int64_t bytes);
+
+  /// Nothing is going to run, but rooms are to be as large as calls of fewer rows want them.
+  bool rehearses() const { return rehearsal_; }
 
   CudaReplays replays() const { return {static_cast<int64_t>(graphs_.size()), replayed_, recorded_, plain_}; }
 
@@ -101,9 +104,10 @@ class Recorder {
   cudaGraphExec_t record(uint8_t* host, FunctionRef<void()> calls);
   void forget_oldest();
 
-  cudaStream_t stream_;
+  LaunchStream* stream_;
   Staging* staging_;
   Mode mode_ = Mode::kRun;
+  bool rehearsal_ = false;
   Description description_;
   std::vector<Segment> uploads_;  ///< not yet launched
   Block blocks_[kBlocks];

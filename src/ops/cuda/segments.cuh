@@ -4,6 +4,7 @@
 // sums of a (weight row, input row) are added in ascending order of the segments.
 
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 
@@ -108,6 +109,20 @@ __device__ inline float sum_parts(const float* parts, int segments, int64_t part
   float total = p[0];
   for (int s = 1; s < segments; ++s) total += p[s * part_size];
   return total;
+}
+
+/// What blocks ask for ahead of their turn, each: of all together as much as memory delivers while a few small kernels run.
+inline int64_t fetch_budget(int64_t blocks) {
+  constexpr int64_t kBytes = 12 << 20;
+  constexpr int64_t kAtOnce = 132;  // more blocks do not wait together
+  return blocks > 0 ? kBytes / (blocks < kAtOnce ? blocks : kAtOnce) : 0;
+}
+/// Asks for the weights of a panel, or for those of its first rows that `most` bytes hold.
+template <WeightFormat kFormat>
+__device__ inline void fetch_panel(const WeightView& w, int64_t first_row, int64_t last_row, int64_t most) {
+  const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : is_fp4(kFormat) ? w.in / 2 : w.in * 2;
+  const int64_t rows = min(static_cast<int64_t>(kPanelRows), last_row + 1 - first_row);
+  fetch_ahead(w.values + first_row * row_bytes, min(rows, most / row_bytes) * row_bytes);
 }
 
 /// Warps of a block for `segments` segments: as equal shares as `most` allow.

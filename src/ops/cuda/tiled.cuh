@@ -18,9 +18,7 @@ inline constexpr int kPartFloats = kTiledInputs * kPartStride;
 inline constexpr size_t kTiledShared = kStages * kTiledInputs * kMostRowSlots * 16 + kTiledWarps * kPartFloats * sizeof(float);
 
 /// Slots of a row in shared memory, and where a slot lies: no two lanes of a load meet in a bank.
-__host__ __device__ constexpr int row_slots(WeightFormat f) {
-  return f == WeightFormat::kFp8 ? 17 : f == WeightFormat::kFp4 ? 18 : 20;
-}
+__host__ __device__ constexpr int row_slots(WeightFormat f) { return f == WeightFormat::kFp8 ? 17 : is_fp4(f) ? 18 : 20; }
 template <WeightFormat kFormat>
 __device__ inline int slot_place(int slot) {
   return kFormat == WeightFormat::kBf16 ? slot : slot + slot / 8;

@@ -1,10 +1,13 @@
 #pragma once
 
+#include "ops/cuda/host_device.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
 
-enum class WeightFormat : uint8_t { kFp8, kFp4, kBf16 };
+/// kFp4Arranged: kFp4 in the order of fp4_order.h.
+enum class WeightFormat : uint8_t { kFp8, kFp4, kFp4Arranged, kBf16 };
+DI_HOST_DEVICE constexpr bool is_fp4(WeightFormat f) { return f == WeightFormat::kFp4 || f == WeightFormat::kFp4Arranged; }
 
 /// A weight matrix of any format.
 struct WeightView {

@@ -93,16 +93,12 @@ __device__ inline void wide_load(WideShared& s, int columns) {
 template <WeightFormat kFormat, bool kInterleaved>
 __device__ inline void widen_half(const uint4& row, int pair, int half, uint32_t scale, uint32_t (&r)[2]) {
   const uint32_t words[4] = {row.x, row.y, row.z, row.w};
-  if constexpr (kFormat == WeightFormat::kFp4) {
+  if constexpr (is_fp4(kFormat)) {
     static_assert(kInterleaved);
-    const uint32_t w = words[pair];
-    if (half == 0) {
-      r[0] = (w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u);
-      r[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
-    } else {
-      r[0] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
-      r[1] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
-    }
+    uint32_t all[4];  // what is not used is not computed
+    widen_fp4<kFormat>(words[pair], all);
+    r[0] = all[half * 2];
+    r[1] = all[half * 2 + 1];
   } else if constexpr (kInterleaved) {
     r[0] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x4000 : 0x6020));
     r[1] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x5010 : 0x7030));
@@ -170,7 +166,7 @@ class WideWeights {
 /// warp's 16), by kInputs inputs: c[m][j][i] is row 64 m + 16 warp + lane / 4 + 8 (i / 2), input 8 j + lane % 4 * 2 + i % 2.
 template <WeightFormat kFormat, bool kInterleaved, int kInputs>
 __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& panel, int group, float (&c)[2][kInputs / 8][4]) {
-  constexpr bool kFp4 = kFormat == WeightFormat::kFp4;
+  constexpr bool kFp4 = is_fp4(kFormat);
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr int kSteps = kChunk / 16;
   constexpr int kBuffers = kInputs > 64 ? 2 : kInputs > 32 && kFp4 ? 3 : 4;  // chunks in registers, as there is room

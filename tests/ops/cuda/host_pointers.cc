@@ -64,6 +64,7 @@ class KeptWeights {
   KeptWeights(const KeptWeights&) = delete;
   KeptWeights& operator=(const KeptWeights&) = delete;
 
+  bool has(const void* host, int64_t bytes) const { return copies_.contains({host, bytes}); }
   void* get(const void* host, int64_t bytes) {
     void*& device = copies_[{host, bytes}];
     if (device == nullptr) {
@@ -119,8 +120,14 @@ class Call {
   Fp8Weight in(const Fp8Weight& w) {
     return {weight(w.values, w.out * w.in), weight(w.scales, (w.out + 31) / 32 * (w.in / 32)), w.out, w.in};
   }
-  Fp4Weight in(const Fp4Weight& w) {
-    return {weight(w.codes, w.out * w.in / 2), weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
+  /// Routed experts' weights: `arrange` sees the codes of each once, when they have come.
+  template <typename Arrange>
+  Fp4Weight in(const Fp4Weight& w, const Arrange& arrange) {
+    const int64_t bytes = w.out * w.in / 2;
+    const bool known = weights_ != nullptr ? weights_->has(w.codes, bytes) : in_.contains({w.codes, bytes});
+    const uint8_t* codes = weight(w.codes, bytes);
+    if (!known) arrange(const_cast<uint8_t*>(codes), bytes);
+    return {codes, weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
   }
   Bf16Weight in(const Bf16Weight& w) { return {weight(w.values, w.out * w.in), w.out, w.in}; }
 
@@ -216,6 +223,24 @@ class HostPointers final : public Backend {
       return device_->rms_norm(both, call.weight(w, dim), eps, rows, dim, both);
     }
     device_->rms_norm(call.in(x, rows * dim), call.weight(w, dim), eps, rows, dim, call.out(y, rows * dim));
+  }
+  void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                           bf16* y) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    device_->hyper_collapse_norm(call.in(x, rows * n * hidden), call.in(pre, rows * n), rows, n, hidden, call.weight(w, hidden),
+                                 eps, call.out(y, rows * hidden));
+  }
+  void attention_latents(const LatentArgs& args, int64_t rows) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    LatentArgs copy = args;
+    copy.q = call.inout(args.q, rows * args.q_dim);
+    copy.q_norm = call.weight(args.q_norm, args.q_dim);
+    copy.kv = call.inout(args.kv, rows * args.kv_dim);
+    copy.kv_norm = call.weight(args.kv_norm, args.kv_dim);
+    copy.rotation.cos = call.in(args.rotation.cos, rows * args.rotation.pairs);
+    copy.rotation.sin = call.in(args.rotation.sin, rows * args.rotation.pairs);
+    copy.packed = call.out(args.packed, rows * (args.kv_dim + args.kv_dim / kScaleGroup));
+    device_->attention_latents(copy, rows);
   }
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     if (outputs.empty()) return;
@@ -335,6 +360,10 @@ class HostPointers final : public Backend {
     copy.image = call.in(args.image, rows);
     copy.experts = call.out(args.experts, rows * args.topk);
     copy.weights = call.out(args.weights, rows * args.topk);
+    if (args.counts != nullptr) {
+      copy.counts = call.inout(args.counts, args.gate.out);
+      copy.counted = call.in(args.counted, 1);
+    }
     device_->route(copy, rows);
   }
 
@@ -345,7 +374,9 @@ class HostPointers final : public Backend {
     copy.experts = call.in(args.experts, rows * args.topk);
     copy.weights = call.in(args.weights, rows * args.topk);
     std::vector<ExpertWeights> routed;
-    for (const ExpertWeights& w : args.routed) routed.push_back({call.in(w.w1), call.in(w.w2), call.in(w.w3)});
+    const auto arrange = [&](uint8_t* codes, int64_t bytes) { device_->arrange_experts(codes, bytes); };
+    for (const ExpertWeights& w : args.routed)
+      routed.push_back({call.in(w.w1, arrange), call.in(w.w2, arrange), call.in(w.w3, arrange)});
     copy.routed = routed;
     copy.shared_w1 = call.in(args.shared_w1);
     copy.shared_w2 = call.in(args.shared_w2);

@@ -1,0 +1,54 @@
+#pragma once
+
+// What operators of the CUDA backend need of scratch, in elements: said here once, for their launches and for the memory plan.
+// Numbers alone; what they are for is said where they are used.
+
+#include <cstdint>
+
+namespace deepinfer::cuda {
+
+/// Where the columns of an input row lie, so that what a lane multiplies at a time lies together: for the kernels of segments.cuh
+/// each eight as 0 4 1 5 2 6 3 7; for those of wide.cuh the 16 of each product one after the other.
+enum class InputOrder : uint8_t { kLanes, kWideFp8, kWideFp4 };
+/// Room for a row; what is behind the last column is zero.
+inline int64_t ordered_columns(InputOrder order, int64_t columns) {
+  return order == InputOrder::kLanes ? columns : (columns + 127) / 128 * 128;
+}
+
+/// bf16 values of the quantised or ordered inputs of an FP8 product: `groups` parts of `columns` a row.
+inline int64_t fp8_scratch(int64_t rows, int64_t groups, int64_t columns) {
+  return rows * groups * ordered_columns(InputOrder::kWideFp8, columns);
+}
+
+inline constexpr int64_t kMixSlice = 512;  ///< columns of a chain of hyper-connection products
+inline int64_t mix_slices_of(int64_t streams, int64_t hidden) { return (streams * hidden + kMixSlice - 1) / kMixSlice; }
+/// Floats: sums of each slice, of all coefficients and of the squares.
+inline int64_t hyper_mix_scratch(int64_t streams, int64_t hidden, int64_t rows) {
+  return rows * mix_slices_of(streams, hidden) * ((2 + streams) * streams + 1);
+}
+
+/// Of a layer's experts.
+struct ExpertShape {
+  int64_t experts = 0;
+  int64_t topk = 0;
+  int64_t hidden = 0;
+  int64_t inner = 0;
+};
+/// How a step's pairs of a token and an expert are cut into tiles, and what that takes.
+struct ExpertSizes {
+  int64_t pairs = 0;
+  int64_t tile_count = 0;    ///< at most, the shared expert's with them
+  int64_t shared_tiles = 0;  ///< of them
+  int tile_inputs = 8;       ///< pairs of a tile at most
+  bool wide = false;         ///< warpgroups multiply (wide.cuh)
+  int64_t input_columns = 0;
+  int64_t hidden_columns = 0;
+  int64_t input_values = 0;  ///< quantised inputs, and if wide those of the shared expert behind them
+  int64_t hidden_values = 0;
+  int64_t output_values = 0;
+};
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows);
+/// The largest of each size over steps of 1 to `rows` rows: fewer rows may have more tiles. What is no amount is that of `rows`.
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows);
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,63 @@
+// Scratch that launches use and plans count, without a GPU.
+
+#include "ops/cuda/scratch_sizes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace deepinfer::cuda {
+namespace {
+
+const std::vector<ExpertShape> kShapes = {{384, 6, 5120, 2304}, {384, 6, 5120, 288}, {16, 2, 256, 64},
+                                          {4, 4, 64, 32},       {300, 6, 160, 96},   {1, 1, 32, 32}};
+
+// Every pair has a place, whoever chooses which expert.
+TEST(ScratchSizes, TilesHoldEveryPair) {
+  for (const ExpertShape& shape : kShapes) {
+    for (int64_t rows = 1; rows < 3000; rows += rows < 200 ? 1 : 37) {
+      const ExpertSizes s = expert_sizes(shape, rows);
+      EXPECT_EQ(s.pairs, rows * (shape.topk + 1));
+      // At worst every expert in use has a last tile with one pair in it.
+      const int64_t routed = rows * shape.topk;
+      const int64_t used = std::min(shape.experts, routed);
+      const int64_t worst = used + (routed - used) / s.tile_inputs + (rows + s.tile_inputs - 1) / s.tile_inputs;
+      EXPECT_GE(s.tile_count, worst) << rows << " rows";
+      EXPECT_GE(s.shared_tiles * s.tile_inputs, rows);
+      EXPECT_GE(s.input_values, rows * shape.hidden * (s.wide ? 2 : 1));
+      EXPECT_GE(s.hidden_values, s.pairs * shape.inner);
+      EXPECT_EQ(s.output_values, s.pairs * shape.hidden);
+    }
+  }
+}
+
+// A step of fewer rows can have more tiles: room for the largest step alone would grow under way.
+TEST(ScratchSizes, RoomForTheLargestStepIsRoomForAll) {
+  const ExpertShape release = kShapes[0];
+  EXPECT_GT(expert_sizes(release, 703).tile_count, expert_sizes(release, 8192).tile_count);
+  for (const ExpertShape& shape : kShapes) {
+    for (const int64_t rows : {int64_t{1}, int64_t{8}, int64_t{512}, int64_t{2100}}) {
+      const ExpertSizes most = most_expert_sizes(shape, rows);
+      for (int64_t r = 1; r <= rows; ++r) {
+        const ExpertSizes s = expert_sizes(shape, r);
+        ASSERT_TRUE(most.pairs >= s.pairs && most.tile_count >= s.tile_count && most.input_values >= s.input_values &&
+                    most.hidden_values >= s.hidden_values && most.output_values >= s.output_values)
+            << r << " of " << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
+  EXPECT_EQ(fp8_scratch(3, 8, 4096), 3 * 8 * 4096);  // output_lora of the release: 64 KiB a row
+  EXPECT_EQ(fp8_scratch(2, 1, 130), 2 * 256);
+  EXPECT_EQ(mix_slices_of(4, 5120), 40);
+  EXPECT_EQ(hyper_mix_scratch(4, 5120, 7), 7 * 40 * 25);
+  EXPECT_EQ(mix_slices_of(1, 32), 1);
+  EXPECT_EQ(ordered_columns(InputOrder::kLanes, 130), 130);
+  EXPECT_EQ(ordered_columns(InputOrder::kWideFp4, 130), 256);
+}
+
+}  // namespace
+}  // namespace deepinfer::cuda
