@@ -25,4 +25,11 @@ inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                       const AttentionScratch& scratch, cudaStream_t stream);
 
+/// One kernel for many rows, on warpgroups: the bits of the above, without scratch, for heads of kWideAttentionDim.
+inline constexpr int kWideAttentionDim = 512;
+inline constexpr int kWideAttentionKeys = 640;  ///< of a query at most
+/// Whether the dimension and the keys of every query are such that it can.
+bool fits_wide_attention(const SparseAttentionArgs& args);
+void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, cudaStream_t stream);
+
 }  // namespace deepinfer::cuda

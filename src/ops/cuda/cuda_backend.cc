@@ -207,7 +207,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       piece.weights += first * args.heads;
       if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
       piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
-      cuda::select_rows(piece, list + first, sizes, scratch, stream_.stream);
+      cuda::select_rows(piece, list + first, sizes, scratch, false, stream_.stream);
     }
   }
 

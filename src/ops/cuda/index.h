@@ -38,7 +38,13 @@ struct IndexSizes {
 };
 IndexSizes index_sizes(const IndexSelectArgs& args);
 
+/// Heads and dims that fit the warpgroups' scores.
+inline constexpr int64_t kWideIndexHeads = 32;
+inline constexpr int64_t kWideIndexDim = 128;
+inline bool fits_wide_index(const IndexSelectArgs& args) { return args.heads <= kWideIndexHeads && args.dim <= kWideIndexDim; }
+
+/// `wide`: scores are made on warpgroups, for many rows; the choice is the same.
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 cudaStream_t stream);
+                 bool wide, cudaStream_t stream);
 
 }  // namespace deepinfer::cuda
