@@ -1,4 +1,4 @@
-# Options common to every target, and the two functions that declare targets.
+# Options common to every target, and the functions that declare targets and tests.
 
 add_library(deepinfer_options INTERFACE)
 target_include_directories(deepinfer_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
@@ -34,4 +34,12 @@ function(deepinfer_test NAME)
   # -L and -LE find by either word.
   string(REPLACE ";" " " labels "${ARG_LABELS}")
   gtest_discover_tests(${NAME} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 900 LABELS "${labels}")
+endfunction()
+
+# deepinfer_timeout(SECONDS TEST...): for tests that drive the program from outside; a sanitizer makes it many times slower.
+function(deepinfer_timeout SECONDS)
+  if(DEEPINFER_SANITIZE)
+    math(EXPR SECONDS "${SECONDS} * 6")
+  endif()
+  set_tests_properties(${ARGN} PROPERTIES TIMEOUT ${SECONDS})
 endfunction()

@@ -361,9 +361,17 @@ int main(int argc, char** argv) {
   app.add_option("--tflops", tflops, "bf16 matrix rate measured on this device (peer_torch.py); 0: floors count bytes alone");
   app.add_option("--seconds", seconds, "for each figure")->check(CLI::Range(0.01, 60.0));
   app.add_option("--parts", parts)->delimiter(',');
+  std::string features_text = "none";
+  app.add_option("--cuda-features", features_text, "as of deepinfer serve");
   CLI11_PARSE(app, argc, argv);
+  const auto features = parse_cuda_features(features_text);
+  if (!features) {
+    std::fprintf(stderr, "%s\n", features.error().message().c_str());
+    return 1;
+  }
   const auto devices = cuda_devices();
-  auto backend = devices ? make_cuda_backend(devices->front().index) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
+  auto backend =
+      devices ? make_cuda_backend(devices->front().index, *features) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
   if (!backend) {
     std::fprintf(stderr, "%s\n", backend.error().message().c_str());
     return 1;

@@ -13,6 +13,7 @@
 #include "common/ceilings.h"
 #include "cuda/device_ceilings.h"
 #include "cuda/gpu_slice.h"
+#include "cuda/kernel_gaps.h"
 #include "cuda/metered_backend.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
@@ -48,6 +49,7 @@ class SliceBench {
   void decode();
   void prefill();
   void drafts();
+  void gaps();
 
  private:
   using States = std::vector<std::unique_ptr<SequenceState>>;
@@ -359,6 +361,64 @@ void SliceBench::drafts() {
   }
 }
 
+// A step that is replayed, as the device's records have it: what lies between kernels, and how much each kernel has of it.
+void SliceBench::gaps() {
+  const int64_t context = options_.detail_context;
+  const int64_t most = *std::max_element(options_.detail.begin(), options_.detail.end());
+  const States states = slice_->sequences(most, context, 1);
+  for (const int64_t batch : options_.detail) {
+    const std::span<const std::unique_ptr<SequenceState>> used(states.data(), static_cast<size_t>(batch));
+    const auto pass = [&] {
+      run(used, 1, true);
+      take_back(used, context);
+    };
+    pass();
+    backend_->memory().synchronize();
+    backend_->set_recording(true);
+    const auto graph = record_cuda_graph(*backend_, pass);
+    backend_->set_recording(false);
+    const auto replay = [&] {
+      graph->replay();
+      backend_->memory().synchronize();
+    };
+    double us = 0;
+    timed_runs([&] { graph->replay(); }, MeteredBackend::Marks::kNone, 2, options_.replays, &us);
+    std::vector<DeviceGaps> found;
+    std::vector<DeviceSpan> last;
+    for (int i = 0; i < options_.replays; ++i) {
+      auto spans = record_device(replay);
+      if (!spans) {
+        std::fprintf(stderr, "slice: %s\n", spans.error().message().c_str());
+        return;
+      }
+      last = std::move(*spans);
+      found.push_back(find_gaps(last));
+    }
+    std::sort(found.begin(), found.end(), [](const DeviceGaps& a, const DeviceGaps& b) { return a.share() < b.share(); });
+    const DeviceGaps& g = found[found.size() / 2];
+    const auto us_text = [](double v) { return fmt::format("{:.6g}", v); };
+    print_bench_line(stdout, "launch_gaps", g.share(), "of the step", std::nullopt,
+                     {{"device", ceilings_->device()},
+                      {"batch", text(batch)},
+                      {"context", text(context)},
+                      {"kernels", text(g.spans)},
+                      {"step_us", us_text(us)},
+                      {"recorded_us", us_text(g.total_us)},
+                      {"gap_us", us_text(g.gap_us)},
+                      {"overlap_us", us_text(g.overlap_us)},
+                      {"longest_gap_us", us_text(g.longest_us)}});
+    std::map<std::string, std::pair<int64_t, double>> kernels;
+    for (const DeviceSpan& s : last) {
+      auto& [count, sum] = kernels[s.name];
+      ++count, sum += static_cast<double>(s.end - s.begin) * 1e-3;
+    }
+    for (const auto& [name, figures] : kernels) {
+      print_bench_line(stdout, "kernel", figures.second, "us a step", std::nullopt,
+                       {{"name", name}, {"batch", text(batch)}, {"count", text(figures.first)}});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer::bench
 
@@ -371,6 +431,7 @@ int main(int argc, char** argv) {
   int64_t experts = 384;
   double pool_gib = 9;
   bool on_cpu = false;
+  std::string features_text = "none";
   std::string config_path = std::string(DEEPINFER_SOURCE_DIR) + "/tests/data/released_config.json";
   std::string directory = (std::filesystem::temp_directory_path() / "deepinfer-gpu-slice").string();
   std::vector<std::string> parts = {"decode", "prefill", "drafts"};
@@ -387,16 +448,24 @@ int main(int argc, char** argv) {
   app.add_option("--detail-context", options.detail_context);
   app.add_option("--draft-batches", options.draft_batches)->delimiter(',');
   app.add_option("--replays", options.replays)->check(CLI::Range(1, 1000));
-  app.add_option("--parts", parts)->delimiter(',');
+  app.add_option("--parts", parts, "of decode, prefill, drafts and gaps: what lies between kernels at the batches of --detail")
+      ->delimiter(',');
+  app.add_option("--cuda-features", features_text, "as of deepinfer serve");
   app.add_flag("--cpu", on_cpu, "no GPU: to try the program, with weights of zero; its figures mean nothing");
   CLI11_PARSE(app, argc, argv);
   ThreadPool pool(on_cpu ? available_threads() : 1);
   std::string device = "CPU";
   Result<std::unique_ptr<Backend>> inner = make_cpu_backend(&pool);
+  const auto features = parse_cuda_features(features_text);
+  if (!features) {
+    std::fprintf(stderr, "%s\n", features.error().message().c_str());
+    return 1;
+  }
   if (!on_cpu) {
     const auto devices = cuda_devices();
     if (devices) device = devices->front().name;
-    inner = devices ? make_cuda_backend(devices->front().index) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
+    inner =
+        devices ? make_cuda_backend(devices->front().index, *features) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
   }
   if (!inner) {
     std::fprintf(stderr, "%s\n", inner.error().message().c_str());
@@ -415,6 +484,7 @@ int main(int argc, char** argv) {
   std::filesystem::remove_all(directory, ignored);
   print_bench_line(stdout, "slice_ready", now() - start, "s", std::nullopt,
                    {{"device", device},
+                    {"features", cuda_features_text(*features)},
                     {"layers", text(slice.config().num_hidden_layers)},
                     {"experts", text(experts)},
                     {"free_gib", fmt::format("{:.1f}", static_cast<double>(backend.memory().free_bytes()) / (1 << 30))},
@@ -424,5 +494,6 @@ int main(int argc, char** argv) {
   if (wants("decode")) bench.decode();
   if (wants("prefill")) bench.prefill();
   if (wants("drafts")) bench.drafts();
+  if (wants("gaps")) bench.gaps();
   return 0;
 }

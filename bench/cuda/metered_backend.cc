@@ -123,6 +123,7 @@ void MeteredBackend::mark(const char* name, int64_t layer) {
     }
     DI_CUDA(cudaEventRecordWithFlags(events_[marks_.size()], owner_->stream(),
                                      memory_.recording ? cudaEventRecordExternal : cudaEventRecordDefault));
+    owner_->stream().order_fully();
   }
   marks_.push_back({layer, name, now()});
 }
@@ -163,6 +164,21 @@ void MeteredBackend::stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t
 void MeteredBackend::rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) {
   begin("rms_norm", streams(static_cast<double>(rows * dim * 4)));
   inner_->rms_norm(x, w, eps, rows, dim, y);
+}
+// Marks are of one stream: operators that are to be told apart run one after the other.
+void MeteredBackend::beside(FunctionRef<void()> calls) {
+  if (counting_ || marks_kind_ == Marks::kOperators) return calls();
+  inner_->beside(calls);
+}
+void MeteredBackend::join() { inner_->join(); }
+void MeteredBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w,
+                                         float eps, bf16* y) {
+  begin("hyper_collapse_norm", streams(static_cast<double>(rows * (n + 1) * hidden * 2)));
+  inner_->hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y);
+}
+void MeteredBackend::attention_latents(const LatentArgs& args, int64_t rows) {
+  begin("attention_latents", streams(static_cast<double>(rows * (args.q_dim * 4 + args.kv_dim * 5))));
+  inner_->attention_latents(args, rows);
 }
 void MeteredBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) {
   Work work;

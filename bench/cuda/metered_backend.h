@@ -70,7 +70,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   std::vector<KernelChoice> kernels() const override { return inner_->kernels(); }
   DeviceMemory& memory() override { return memory_; }
   void enter_thread() override { inner_->enter_thread(); }
-  cudaStream_t stream() override { return owner_->stream(); }
+  cuda::LaunchStream& stream() override { return owner_->stream(); }
   cuda::Staging& staging() override { return owner_->staging(); }
   const cuda::Recorder& recorder() override { return owner_->recorder(); }
   void begin_layer(int64_t layer) override;
@@ -82,6 +82,11 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
                     bf16* x) override;
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
+  void beside(FunctionRef<void()> calls) override;
+  void join() override;
+  void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                           bf16* y) override;
+  void attention_latents(const LatentArgs& args, int64_t rows) override;
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override;
   void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override;
   void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override;

@@ -43,10 +43,16 @@ void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, c
   const int64_t rows = step.rows;
   const LinearOutput low[2] = {{w.wq_a, b.q_low.data()}, {w.wkv, b.kv.data()}};
   backend_->linear_fp8(b.u.data(), rows, low);
-  backend_->rms_norm(b.q_low.data(), w.q_norm, c.rms_norm_eps, rows, c.q_lora_rank, b.q_low.data());
-  backend_->rms_norm(b.kv.data(), w.kv_norm, c.rms_norm_eps, rows, c.head_dim, b.kv.data());
-  backend_->rope(b.kv.data(), rotation, rows, 1, c.head_dim, false);
-  backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
+  backend_->attention_latents({.q = b.q_low.data(),
+                               .q_norm = w.q_norm,
+                               .q_dim = c.q_lora_rank,
+                               .kv = b.kv.data(),
+                               .kv_norm = w.kv_norm,
+                               .kv_dim = c.head_dim,
+                               .rotation = rotation,
+                               .packed = b.window_kv.data(),
+                               .eps = c.rms_norm_eps},
+                              rows);
   step.observe("window_kv", layer, b.window_kv, rows * c.window_row_bytes());
   if (step.replace("window_kv", layer, b.kv, rows * c.head_dim))
     backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());

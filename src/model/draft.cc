@@ -204,6 +204,7 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
   }
   b.all.plain_cos.upload(step.rows * pairs);
   b.all.plain_sin.upload(step.rows * pairs);
+  b.all.upload_counted();
   backend_->embed(b.draft_ids, weights_.embed, n, b.x.data());
   begin_pre(step);
   for (size_t s = 0; s < weights_.draft.stages.size(); ++s) {
@@ -212,7 +213,7 @@ void Model::draft_block(Step& step, std::span<const DraftSequence> sequences) {
     backend_->begin_layer(layer);
     step.observe_block(layer, n, c.hidden_size);
     collapse_and_norm(step, w.attn_norm);
-    backend_->hyper_mix(w.hc_attn, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data());
+    mix_streams(step, w.hc_attn);
     draft_attention(step, static_cast<int64_t>(s));
     finish_block(step, layer, w, c.dspark_num_experts_per_tok);
   }

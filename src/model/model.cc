@@ -34,6 +34,9 @@ Model::Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> 
       expert_load_(experts_of_layers(weights_)),
       heap_pages_(make_heap_pages(layout_.page_bytes, &backend->memory())),
       buffers_(std::make_unique<Buffers>(&backend->memory())) {
+  expert_places_.push_back(0);
+  for (const int64_t count : experts_of_layers(weights_)) expert_places_.push_back(expert_places_.back() + count);
+  if (!backend->memory().is_host()) buffers_->expert_counts.reserve_discard(expert_places_.back());
   options_.rollback_slack = std::max(options.rollback_slack, config_.dspark_block_size);  // a whole block can be taken back
 }
 
@@ -193,6 +196,7 @@ void Model::reserve_inputs(StepInputs& in, int64_t rows) const {
   for (SharedBuffer<float>* t : in.rotations()) t->reserve_discard(rows * config_.qk_rope_head_dim / 2);
   in.engram_rows.reserve_discard(rows * config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size()));
   in.image.reserve_discard(rows);
+  in.counted.reserve_discard(1);
 }
 
 void Model::prepare(const StepBatch& batch, Step& step) {
@@ -274,6 +278,7 @@ void Model::upload_inputs(const Step& step) {
     for (SharedBuffer<float>* t : in->rotations()) t->upload(in->rows * pairs);
     in->engram_rows.upload(in->rows * table_rows);
     if (step.has_image) in->image.upload(in->rows);
+    in->upload_counted();
   }
   for (SharedBuffer<float>* t : {&b.pair_cos, &b.pair_sin}) t->upload((step.replayed ? step.rows : step.pairs) * pairs);
 }
@@ -341,6 +346,16 @@ void Model::begin_pre(Step& step) {
   b.memory->copy(b.pre.data(), b.identity_pre.data(), step.rows * n * static_cast<int64_t>(sizeof(float)));
 }
 
+void Model::collect_expert_load() {
+  Buffers& b = *buffers_;
+  if (b.memory->is_host()) return;
+  b.expert_counts.download(b.expert_counts.size());
+  for (size_t layer = 0; layer + 1 < expert_places_.size(); ++layer) {
+    const auto count = static_cast<size_t>(expert_places_[layer + 1] - expert_places_[layer]);
+    expert_load_.set(static_cast<int64_t>(layer), {b.expert_counts.host() + expert_places_[layer], count});
+  }
+}
+
 std::vector<bf16> Model::main_hidden() const {
   const Buffers& b = *buffers_;
   const int64_t width = config_.hidden_size * static_cast<int64_t>(config_.dspark_target_layer_ids.size());
@@ -394,8 +409,8 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
   gather(b.x.data(), n * hidden, b.head_x.data());
   gather(b.pre.data(), n, b.head_pre.data());
   const int64_t rows = step.logit_rows;
-  backend_->hyper_collapse(b.head_x.data(), b.head_pre.data(), rows, n, hidden, b.head_u.data());
-  backend_->rms_norm(b.head_u.data(), weights_.norm, c.rms_norm_eps, rows, hidden, b.head_u.data());
+  backend_->hyper_collapse_norm(b.head_x.data(), b.head_pre.data(), rows, n, hidden, weights_.norm, c.rms_norm_eps,
+                                b.head_u.data());
   backend_->linear_bf16_fp32(b.head_u.data(), rows, weights_.head, b.logits.device());
 }
 
@@ -414,7 +429,7 @@ void Model::run_block(Step& step, int64_t layer) {
   if (layer == c.first_decoder_layer()) narrow(step);
   const int64_t rows = step.rows;
   if (rows == 0) return;
-  backend_->hyper_mix(w.hc_attn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
+  mix_streams(step, w.hc_attn);
   run_attention(step, layer);
   finish_block(step, layer, w, c.num_experts_per_tok);
 }
@@ -422,8 +437,15 @@ void Model::run_block(Step& step, int64_t layer) {
 // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
 void Model::collapse_and_norm(Step& step, const bf16* norm) {
   Buffers& b = *step.b;
-  backend_->hyper_collapse(b.x.data(), b.pre.data(), step.rows, config_.hc_mult, config_.hidden_size, b.u.data());
-  backend_->rms_norm(b.u.data(), norm, config_.rms_norm_eps, step.rows, config_.hidden_size, b.u.data());
+  backend_->hyper_collapse_norm(b.x.data(), b.pre.data(), step.rows, config_.hc_mult, config_.hidden_size, norm,
+                                config_.rms_norm_eps, b.u.data());
+}
+
+// Coefficients for the end of a sublayer, and the `pre` behind it. Nothing in between writes the streams or reads what comes of
+// them, so they can be computed meanwhile.
+void Model::mix_streams(Step& step, const HyperMixWeights& w) {
+  Buffers& b = *step.b;
+  backend_->beside([&] { backend_->hyper_mix(w, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data()); });
 }
 
 void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
@@ -433,13 +455,15 @@ void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64
   const int64_t rows = step.rows;
   step.observe("attn_out", layer, b.out, rows * hidden);
   step.replace("attn_out", layer, b.out, rows * hidden);
+  backend_->join();
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
 
-  backend_->hyper_mix(w.hc_ffn, b.x.data(), rows, b.next_pre.data(), b.post.data(), b.comb.data());
+  mix_streams(step, w.hc_ffn);
   collapse_and_norm(step, w.ffn_norm);
   run_experts(step, layer, w, experts_per_token);
   step.observe("ffn_out", layer, b.out, rows * hidden);
+  backend_->join();
   backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
   step.observe("stream", layer, b.x, rows * n * hidden);
@@ -484,20 +508,22 @@ void Model::run_engram(Step& step, int64_t layer) {
 void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
   const ModelConfig& c = config_;
   Buffers& b = *step.b;
-  backend_->route({.v = b.u.data(),
-                   .gate = w.gate,
-                   .bias = w.gate_bias,
-                   .bias_vl = w.gate_bias_vl,
-                   .image = step.image,
-                   .topk = experts_per_token,
-                   .normalize = c.norm_topk_prob,
-                   .scale = c.routed_scaling_factor,
-                   .temperature = c.gate_temp,
-                   .experts = b.experts.data(),
-                   .weights = b.expert_weights.data()},
-                  step.rows);
-  if (backend_->memory().is_host())
-    expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.live * experts_per_token)});
+  backend_->route(
+      {.v = b.u.data(),
+       .gate = w.gate,
+       .bias = w.gate_bias,
+       .bias_vl = w.gate_bias_vl,
+       .image = step.image,
+       .topk = experts_per_token,
+       .normalize = c.norm_topk_prob,
+       .scale = c.routed_scaling_factor,
+       .temperature = c.gate_temp,
+       .experts = b.experts.data(),
+       .weights = b.expert_weights.data(),
+       .counts = b.memory->is_host() ? nullptr : b.expert_counts.device() + expert_places_[static_cast<size_t>(layer)],
+       .counted = step.in->counted.device()},
+      step.rows);
+  if (b.memory->is_host()) expert_load_.count(layer, {b.experts.data(), static_cast<size_t>(step.live * experts_per_token)});
   step.observe("experts", layer, b.experts, step.rows * experts_per_token);
   step.observe("expert_weights", layer, b.expert_weights, step.rows * experts_per_token);
   backend_->experts({.v = b.u.data(),

@@ -162,8 +162,10 @@ class Model {
   Result<DraftOutput> draft(std::span<const DraftSequence> sequences, int64_t length, DraftPick pick,
                             StepObserver* observer = nullptr);
 
-  /// Layers, then draft stages. Any thread may look. Empty on a device whose routing the host does not see.
+  /// Layers, then draft stages. Any thread may look. A device counts by itself: up to the last collect_expert_load.
   const telemetry::ExpertLoad& expert_load() const { return expert_load_; }
+  /// Asks the device what it has counted, which waits for it. Nothing to do on host memory.
+  void collect_expert_load();
 
   /// Bytes of weights that a token at batch 1 reads: all dense weights and the active experts, `layers` only.
   int64_t active_weight_bytes() const;
@@ -192,6 +194,7 @@ class Model {
   void run_block(Step& step, int64_t layer);
   void collapse_and_norm(Step& step, const bf16* norm);
   /// From the output of the attention on; its expansion coefficients are in place.
+  void mix_streams(Step& step, const HyperMixWeights& w);
   void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   void run_engram(Step& step, int64_t layer);
   void tap_streams(Step& step, int64_t layer);
@@ -239,6 +242,7 @@ class Model {
   RopeTable compressed_rope_;
   EngramHash hash_;
   telemetry::ExpertLoad expert_load_;
+  std::vector<int64_t> expert_places_;  ///< [layers + 1] where a layer's experts begin among all
   std::unique_ptr<PageAllocator> heap_pages_;
   std::unique_ptr<Buffers> buffers_;
 };

@@ -37,7 +37,8 @@ struct StepInputs {
         compressed_cos(memory),
         compressed_sin(memory),
         engram_rows(memory),
-        image(memory) {}
+        image(memory),
+        counted(memory) {}
 
   int64_t rows = 0;  ///< that operators run
   int64_t live = 0;  ///< of them the batch's own; the others repeat the last one (padding.cc)
@@ -46,7 +47,12 @@ struct StepInputs {
   SharedBuffer<float> plain_cos, plain_sin, compressed_cos, compressed_sin;  ///< [rows, pairs]
   SharedBuffer<int64_t> engram_rows;                                         ///< [slots, rows, columns]
   SharedBuffer<uint8_t> image;                                               ///< [rows] 1 inside an image span
+  SharedBuffer<int32_t> counted;                                             ///< `live`, for a device that counts experts
 
+  void upload_counted() {
+    *counted.host() = static_cast<int32_t>(live);
+    counted.upload(1);
+  }
   std::array<SharedBuffer<float>*, 4> rotations() { return {&plain_cos, &plain_sin, &compressed_cos, &compressed_sin}; }
 };
 
@@ -78,6 +84,7 @@ struct Model::Buffers {
   DeviceBuffer<uint64_t> candidates{memory};
   DeviceBuffer<int32_t> experts{memory};
   DeviceBuffer<float> expert_weights{memory};
+  SharedBuffer<int64_t> expert_counts{memory};  ///< [layers, experts] since the beginning; a device's only
   DeviceBuffer<bf16> engram_e{memory}, engram_kv{memory};
   DeviceBuffer<bf16> tap{memory}, main_hidden{memory};
   DeviceBuffer<bf16> head_x{memory}, head_u{memory};

@@ -67,6 +67,19 @@ struct RopeRows {
   int64_t pairs = 0;
 };
 
+/// The two latents of attention's rows: queries' and the window's keys (spec §3.5, §6.2). Both in place.
+struct LatentArgs {
+  bf16* q = nullptr;             ///< [rows, q_dim]
+  const bf16* q_norm = nullptr;  ///< [q_dim]
+  int64_t q_dim = 0;
+  bf16* kv = nullptr;             ///< [rows, kv_dim]
+  const bf16* kv_norm = nullptr;  ///< [kv_dim]
+  int64_t kv_dim = 0;
+  RopeRows rotation;          ///< of the keys
+  uint8_t* packed = nullptr;  ///< out: window rows [rows, kv_dim + kv_dim / 32]
+  float eps = 0;
+};
+
 /// Rows of a paged cache: row j lies at pages[j / rows_per_page] + offset + (j % rows_per_page) * row_bytes.
 struct PagedRows {
   uint8_t* const* pages = nullptr;
@@ -149,6 +162,10 @@ struct RouteArgs {
   float temperature = 1.0f;
   int32_t* experts = nullptr;  ///< out [rows, topk], best first; equal scores: lower id first
   float* weights = nullptr;    ///< out [rows, topk]
+  /// In the backend's memory: [experts] how often each was chosen, to which the choices of the first *counted rows are added.
+  /// nullptr: not counted.
+  int64_t* counts = nullptr;
+  const int32_t* counted = nullptr;
 };
 
 struct ExpertWeights {
@@ -241,6 +258,12 @@ class Backend {
   /// host memory makes room when it is needed.
   virtual void rehearse(FunctionRef<void()> /*calls*/) {}
 
+  /// Runs `calls`, operators without host arrays among their arguments, possibly beside those called after it. Until `join`
+  /// nobody else may use what they write, or write what they read; and one `beside` at a time.
+  virtual void beside(FunctionRef<void()> calls) { calls(); }
+  /// What is called from here on comes after what `beside` was given.
+  virtual void join() {}
+
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
 
@@ -256,6 +279,21 @@ class Backend {
 
   /// y = bf16(w * (x * rsqrt(mean(x^2) + eps))); y may be x. spec §3.3.
   virtual void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) = 0;
+
+  // Operators made of others, which a backend may do in one go: the same bits, in the same places.
+  /// y = rms_norm(hyper_collapse(x, pre)).
+  virtual void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w,
+                                   float eps, bf16* y) {
+    hyper_collapse(x, pre, rows, n, hidden, y);
+    rms_norm(y, w, eps, rows, hidden, y);
+  }
+  /// rms_norm of both latents; the keys' are then rotated and packed.
+  virtual void attention_latents(const LatentArgs& args, int64_t rows) {
+    rms_norm(args.q, args.q_norm, args.eps, rows, args.q_dim, args.q);
+    rms_norm(args.kv, args.kv_norm, args.eps, rows, args.kv_dim, args.kv);
+    rope(args.kv, args.rotation, rows, 1, args.kv_dim, false);
+    pack_window(args.kv, rows, args.kv_dim, args.packed);
+  }
 
   /// y = bf16(W fp8(x)): the input is quantised to E4M3 in groups of 32 once for all outputs. spec §6.1.
   virtual void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) = 0;

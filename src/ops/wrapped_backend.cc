@@ -21,6 +21,13 @@ void WrappedBackend::stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t
 void WrappedBackend::rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) {
   around("rms_norm", rows, [&] { inner_->rms_norm(x, w, eps, rows, dim, y); });
 }
+void WrappedBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w,
+                                         float eps, bf16* y) {
+  around("hyper_collapse_norm", rows, [&] { inner_->hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y); });
+}
+void WrappedBackend::attention_latents(const LatentArgs& args, int64_t rows) {
+  around("attention_latents", rows, [&] { inner_->attention_latents(args, rows); });
+}
 void WrappedBackend::linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) {
   around("linear_fp8", rows, [&] { inner_->linear_fp8(x, rows, outputs); });
 }

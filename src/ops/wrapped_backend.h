@@ -18,6 +18,8 @@ class WrappedBackend : public Backend {
   DeviceMemory& memory() override { return inner_->memory(); }
   void enter_thread() override { inner_->enter_thread(); }
   void begin_layer(int64_t layer) override { inner_->begin_layer(layer); }
+  void beside(FunctionRef<void()> calls) override { inner_->beside(calls); }
+  void join() override { inner_->join(); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;
@@ -26,6 +28,9 @@ class WrappedBackend : public Backend {
                     bf16* x) override;
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
+  void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                           bf16* y) override;
+  void attention_latents(const LatentArgs& args, int64_t rows) override;
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override;
   void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override;
   void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override;

@@ -25,6 +25,12 @@ class ExpertLoad {
     }
   }
 
+  /// What somebody else has counted: takes the place of the layer's counts.
+  void set(int64_t layer, std::span<const int64_t> counts) noexcept {
+    std::vector<std::atomic<int64_t>>& own = layers_[static_cast<size_t>(layer)];
+    for (size_t e = 0; e < own.size(); ++e) own[e].store(counts[e], std::memory_order_relaxed);
+  }
+
   /// [layer][expert]
   std::vector<std::vector<int64_t>> counts() const {
     std::vector<std::vector<int64_t>> out;

@@ -4,6 +4,7 @@
 
 #include "engine/core_harness.h"
 #include "testing/random.h"
+#include "testing/sanitizer.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -16,7 +17,7 @@ Request request_of(int64_t prompt, int64_t max_tokens, uint64_t seed) {
 TEST(CoreInvariance, Company) {
   const Request request = request_of(200, 40, 1);
   const Answer want = run_alone(request)[0];
-  for (const int64_t others : {1, 3, 15}) {
+  for (const int64_t others : thinned<int64_t>({3, 1, 15})) {
     CoreHarness h;
     for (int64_t i = 0; i < others; ++i) h.submit(request_of(20 + 37 * i, 30 + i, 100 + static_cast<uint64_t>(i)));
     const RequestId id = h.submit(request);
@@ -35,7 +36,7 @@ TEST(CoreInvariance, GreedyInALargeBatch) {
   setup.max_num_batched_tokens = 512;
   const Answer want = run_alone(request)[0];
   CoreHarness h(setup);
-  for (int64_t i = 0; i < 255; ++i) h.submit(request_of(1 + i % 30, 20, 1000 + static_cast<uint64_t>(i)));
+  for (int64_t i = 0; i < thinned(255); ++i) h.submit(request_of(1 + i % 30, 20, 1000 + static_cast<uint64_t>(i)));
   const RequestId id = h.submit(request);
   h.run();
   expect_same(h.answers(id)[0], want, "255 others");
@@ -43,10 +44,10 @@ TEST(CoreInvariance, GreedyInALargeBatch) {
 
 // (3) chunk sizes, page boundaries plus and minus one.
 TEST(CoreInvariance, Chunks) {
-  for (const int64_t length : {1, 2, 127, 128, 129, 255, 256, 257, 700}) {
+  for (const int64_t length : thinned<int64_t>({129, 1, 2, 127, 257, 128, 255, 256, 700})) {
     const Request request = request_of(length, 6, static_cast<uint64_t>(length));
     const Answer want = run_alone(request)[0];
-    for (const int64_t chunk : {16, 64, 100, 300}) {
+    for (const int64_t chunk : thinned<int64_t>({100, 16, 64, 300})) {
       CoreSetup setup;
       setup.max_num_batched_tokens = chunk;
       CoreHarness h(setup);
@@ -67,7 +68,8 @@ TEST(CoreInvariance, ExactHits) {
     CoreHarness h(setup);
     h.submit(make_request(base, 4, 1));
     h.run();
-    for (const int64_t shared : {1, 127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1279, 1280, 1281, 1300}) {
+    for (const int64_t shared :
+         thinned<int64_t>({1, 127, 128, 129, 255, 256, 257, 640, 1023, 1024, 1025, 1279, 1280, 1281, 1300}, 6)) {
       std::vector<int32_t> prompt(base.begin(), base.begin() + shared);
       const std::vector<int32_t> tail = random_prompt(11, static_cast<uint64_t>(shared));
       prompt.insert(prompt.end(), tail.begin(), tail.end());
@@ -87,7 +89,7 @@ TEST(CoreInvariance, Repeats) {
   const Request request = request_of(20, 4, 5);
   const Answer want = run_alone(request)[0];
   CoreHarness h;
-  for (int i = 0; i < 1000; ++i) {
+  for (int64_t i = 0; i < thinned(1000); ++i) {
     const RequestId id = h.submit(request);
     if (i % 17 == 0) h.run();
     h.turn();
@@ -104,7 +106,7 @@ TEST(CoreInvariance, PreemptAndResume) {
   const Request request = request_of(300, 20, 6);
   for (const bool async : {true, false}) {
     const Answer want = run_alone(request)[0];
-    for (int at = 1; at < 24; at += 2) {
+    for (int at = 1; at < 24; at += kThreadSanitizer ? 9 : 2) {
       CoreSetup setup;
       setup.async = async;
       CoreHarness h(setup);
@@ -126,7 +128,7 @@ TEST(CoreInvariance, ArrivalOrder) {
   std::vector<Answer> want;
   for (const Request& r : requests) want.push_back(run_alone(r)[0]);
   Random random(1);
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < (kThreadSanitizer ? 1 : 4); ++round) {
     std::vector<size_t> order{0, 1, 2, 3, 4, 5};
     for (size_t i = order.size() - 1; i > 0; --i)
       std::swap(order[i], order[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
@@ -146,7 +148,7 @@ TEST(CoreInvariance, AsyncAndThreads) {
   const Request request = request_of(150, 30, 8);
   const Answer want = run_alone(request)[0];
   for (const bool async : {true, false}) {
-    for (const int threads : {1, 2, 5}) {
+    for (const int threads : thinned({5, 1, 2})) {
       CoreSetup setup;
       setup.async = async;
       setup.threads = threads;
@@ -161,7 +163,7 @@ TEST(CoreInvariance, AsyncAndThreads) {
 
 // `n` choices share the prompt's pages; each is the answer that it would be alone.
 TEST(CoreInvariance, Choices) {
-  for (const int64_t length : {100, 128, 300}) {
+  for (const int64_t length : thinned<int64_t>({300, 100, 128})) {
     Request request = request_of(length, 20, 11);
     request.n = 5;
     const auto want = run_alone(request);
@@ -194,10 +196,10 @@ TEST(CoreInvariance, Choices) {
 TEST(CoreInvariance, BoundedColdRuns) {
   CoreSetup bounded;
   bounded.replay = ReplayMode::kBounded;
-  for (const int64_t length : {20, 44, 45, 130, 400}) {
+  for (const int64_t length : thinned<int64_t>({130, 20, 44, 45, 400}, 5)) {
     const Request request = request_of(length, 15, 20 + static_cast<uint64_t>(length));
     const Answer want = run_alone(request, bounded)[0];
-    for (const int64_t chunk : {16, 50, 300}) {
+    for (const int64_t chunk : thinned<int64_t>({50, 16, 300})) {
       CoreSetup setup = bounded;
       setup.max_num_batched_tokens = chunk;
       CoreHarness h(setup);
@@ -222,8 +224,8 @@ TEST(CoreInvariance, BoundedHits) {
   prompt.insert(prompt.end(), tail.begin(), tail.end());
   const Request request = make_request(prompt, 20, 32);
   std::optional<Answer> want;
-  for (const int64_t chunk : {300, 16, 61}) {
-    for (const int preempt_at : {0, 3, 9, 15}) {
+  for (const int64_t chunk : thinned<int64_t>({300, 16, 61})) {
+    for (const int preempt_at : thinned({0, 3, 9, 15}, 3)) {
       CoreSetup setup = bounded;
       setup.max_num_batched_tokens = chunk;
       CoreHarness h(setup);
@@ -254,7 +256,7 @@ TEST(CoreInvariance, SessionsHitEveryTurn) {
     CoreHarness h(setup);
     std::vector<int32_t> session = random_prompt(150, 50);
     int64_t ran = 0;  // positions of the session that have run
-    for (int turn = 0; turn < 8; ++turn) {
+    for (int turn = 0; turn < (kThreadSanitizer ? 3 : 8); ++turn) {
       const RequestId id = h.submit(make_request(session, 70, static_cast<uint64_t>(turn)));
       h.run();
       const Answer& got = h.answers(id)[0];

@@ -5,6 +5,7 @@
 #include "engine/core_harness.h"
 #include "engine/fake_executor.h"
 #include "testing/random.h"
+#include "testing/sanitizer.h"
 
 namespace deepinfer::testing {
 namespace {
@@ -221,7 +222,7 @@ TEST(CoreLife, NothingIsLeftAfterThousands) {
   Fake f(setup);
   Random random(99);
   std::vector<RequestId> ids;
-  for (int i = 0; i < 3000; ++i) {
+  for (int64_t i = 0; i < thinned(3000); ++i) {
     Request request = simple(random.between(1, 600), random.between(1, 60), static_cast<uint64_t>(i % 40) * 1000);
     request.n = random.below(10) == 0 ? 3 : 1;
     if (random.below(20) == 0) request.deadline = 0.05;

@@ -6,12 +6,13 @@
 #include "deepinfer/engine.h"
 #include "engine/random_schedule.h"
 #include "testing/paths.h"
+#include "testing/sanitizer.h"
 
 namespace deepinfer::testing {
 namespace {
 
 class SchedulesSlow : public ::testing::TestWithParam<uint64_t> {};
-TEST_P(SchedulesSlow, AnswersDoNotDependOnThem) { random_schedule(GetParam(), 1500); }
+TEST_P(SchedulesSlow, AnswersDoNotDependOnThem) { random_schedule(GetParam(), thinned(1500)); }
 INSTANTIATE_TEST_SUITE_P(All, SchedulesSlow, ::testing::Range<uint64_t>(2, 8));
 
 // Bytes that the program has allocated and not given back. Not the resident size: that also counts the pages of the mapped

@@ -310,7 +310,7 @@ TEST_P(Golden, TinyPrompts) {
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
-                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
+                                           Setup{"nano", "cuda_features"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -248,7 +248,8 @@ TEST_P(Drafts, BadCallsAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(All, Drafts,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"micro", "reference"},
-                                           Setting{"micro", "guarded"}, Setting{"nano", "cuda"}, Setting{"micro", "cuda"}),
+                                           Setting{"micro", "guarded"}, Setting{"nano", "cuda"}, Setting{"micro", "cuda"},
+                                           Setting{"micro", "cuda_features"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

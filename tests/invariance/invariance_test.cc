@@ -202,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(All, Invariance,
                                            Setting{"many", "cpu"}, Setting{"nano", "reference"}, Setting{"micro", "reference"},
                                            Setting{"nano", "guarded"}, Setting{"micro", "guarded"}, Setting{"odd", "guarded"},
                                            Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"odd", "cuda"},
-                                           Setting{"many", "cuda"}),
+                                           Setting{"many", "cuda"}, Setting{"nano", "cuda_features"},
+                                           Setting{"odd", "cuda_features"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

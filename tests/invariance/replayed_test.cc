@@ -93,14 +93,14 @@ TEST_P(Replayed, GivesTheBitsOfPlainSteps) {
       }
     }
   }
-  if (std::string(GetParam()) != "cuda") return;
+  if (std::string(GetParam()) == "guarded") return;
   const CudaReplays replays = cuda_replays(*recorded.backend);
   EXPECT_GT(replays.recorded, 4);
   EXPECT_GT(replays.replayed, 60);
   EXPECT_EQ(cuda_replays(*plain.backend).recorded + cuda_replays(*plain.backend).plain, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Replayed, ::testing::Values("guarded", "cuda"),
+INSTANTIATE_TEST_SUITE_P(All, Replayed, ::testing::Values("guarded", "cuda", "cuda_features"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace

@@ -286,7 +286,8 @@ TEST_P(Snapshots, AllKindsInOneStep) {
 INSTANTIATE_TEST_SUITE_P(All, Snapshots,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
                                            Setting{"early", "cpu"}, Setting{"late", "cpu"}, Setting{"plain", "cpu"},
-                                           Setting{"micro", "guarded"}, Setting{"micro", "cuda"}, Setting{"micro", "reference"}),
+                                           Setting{"micro", "guarded"}, Setting{"micro", "cuda"},
+                                           Setting{"micro", "cuda_features"}, Setting{"micro", "reference"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -18,39 +18,47 @@ struct RouteDims {
 OpCase route_case(const RouteDims& d) {
   const std::string name = fmt::format("route_{}x{}_top{}{}{}{}{}", d.experts, d.hidden, d.topk, d.images ? "_images" : "",
                                        d.normalize ? "" : "_plain", d.temperature == 1.0f ? "" : "_warm", d.ties ? "_ties" : "");
-  return {
-      name, d.hidden > 1024 ? kFewCounts : kManyCounts, [=]() -> RunRows {
-        Random random(40);
-        const int64_t rows = (d.hidden > 1024 ? kFewCounts : kManyCounts).back();
-        const auto v = activations(random, rows, d.hidden);
-        auto gate = bf16_weights(random, d.experts * d.hidden, 1.5f / std::sqrt(static_cast<float>(d.hidden)));
-        auto bias = floats(random, d.experts, 0.1f);
-        auto bias_vl = floats(random, d.experts, 1.0f);
-        for (int64_t e = 0; d.ties && e + 1 < d.experts; e += 2) {
-          std::copy_n(gate.begin() + e * d.hidden, d.hidden, gate.begin() + (e + 1) * d.hidden);
-          bias[static_cast<size_t>(e + 1)] = bias[static_cast<size_t>(e)];
-          bias_vl[static_cast<size_t>(e + 1)] = bias_vl[static_cast<size_t>(e)];
-        }
-        std::vector<uint8_t> image(static_cast<size_t>(rows));
-        for (size_t r = 0; r < image.size(); ++r) image[r] = r % 3 == 1;
-        return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
-          std::vector<int32_t> experts(static_cast<size_t>(count * d.topk));
-          std::vector<float> weights(experts.size());
-          b.route({.v = v.data() + begin * d.hidden,
-                   .gate = {gate.data(), d.experts, d.hidden},
-                   .bias = bias.data(),
-                   .bias_vl = bias_vl.data(),
-                   .image = d.images ? image.data() + begin : nullptr,
-                   .topk = d.topk,
-                   .normalize = d.normalize,
-                   .scale = 1.5f,
-                   .temperature = d.temperature,
-                   .experts = experts.data(),
-                   .weights = weights.data()},
-                  count);
-          return {output_of("experts", Compare::kBits, experts, d.topk), output_of("weights", Compare::kFloat, weights, d.topk)};
-        };
-      }};
+  return {name, d.hidden > 1024 ? kFewCounts : kManyCounts, [=]() -> RunRows {
+            Random random(40);
+            const int64_t rows = (d.hidden > 1024 ? kFewCounts : kManyCounts).back();
+            const auto v = activations(random, rows, d.hidden);
+            auto gate = bf16_weights(random, d.experts * d.hidden, 1.5f / std::sqrt(static_cast<float>(d.hidden)));
+            auto bias = floats(random, d.experts, 0.1f);
+            auto bias_vl = floats(random, d.experts, 1.0f);
+            for (int64_t e = 0; d.ties && e + 1 < d.experts; e += 2) {
+              std::copy_n(gate.begin() + e * d.hidden, d.hidden, gate.begin() + (e + 1) * d.hidden);
+              bias[static_cast<size_t>(e + 1)] = bias[static_cast<size_t>(e)];
+              bias_vl[static_cast<size_t>(e + 1)] = bias_vl[static_cast<size_t>(e)];
+            }
+            std::vector<uint8_t> image(static_cast<size_t>(rows));
+            for (size_t r = 0; r < image.size(); ++r) image[r] = r % 3 == 1;
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<int32_t> experts(static_cast<size_t>(count * d.topk));
+              std::vector<float> weights(experts.size());
+              // All rows but the last are counted, on top of what is there.
+              std::vector<int64_t> counts(static_cast<size_t>(d.experts), 3), want = counts;
+              const auto counted = static_cast<int32_t>(count - 1);
+              b.route({.v = v.data() + begin * d.hidden,
+                       .gate = {gate.data(), d.experts, d.hidden},
+                       .bias = bias.data(),
+                       .bias_vl = bias_vl.data(),
+                       .image = d.images ? image.data() + begin : nullptr,
+                       .topk = d.topk,
+                       .normalize = d.normalize,
+                       .scale = 1.5f,
+                       .temperature = d.temperature,
+                       .experts = experts.data(),
+                       .weights = weights.data(),
+                       .counts = counts.data(),
+                       .counted = &counted},
+                      count);
+              for (int64_t i = 0; i < counted * d.topk; ++i) ++want[static_cast<size_t>(experts[static_cast<size_t>(i)])];
+              const std::vector<uint8_t> counted_right(static_cast<size_t>(count), counts == want ? 1 : 0);
+              return {output_of("experts", Compare::kBits, experts, d.topk),
+                      output_of("weights", Compare::kFloat, weights, d.topk),
+                      output_of("counted", Compare::kBits, counted_right, 1)};
+            };
+          }};
 }
 
 struct ExpertDims {

@@ -1,6 +1,7 @@
 // Operators that work row by row: streams, norms, rotation, packing, Engram.
 
 #include <cmath>
+#include <cstring>
 
 #include "ops/op_inputs.h"
 
@@ -98,6 +99,76 @@ OpCase rms_norm_case(int64_t dim, float eps, bool in_place) {
               bf16* out = in_place ? in.data() : y.data();
               b.rms_norm(in.data(), w.data(), eps, count, dim, out);
               return {output_of("y", Compare::kBf16, in_place ? in : y, dim)};
+            };
+          }};
+}
+
+// Operators made of others: what a backend does in one go has to be what it does one after the other, to the bit.
+template <typename T>
+Output same_rows(const std::vector<T>& a, const std::vector<T>& b, int64_t count) {
+  const size_t width = a.size() / static_cast<size_t>(count);
+  std::vector<uint8_t> same(static_cast<size_t>(count));
+  for (size_t r = 0; r < same.size(); ++r)
+    same[r] = std::memcmp(a.data() + r * width, b.data() + r * width, width * sizeof(T)) == 0 ? 1 : 0;
+  return output_of("same_as_one_by_one", Compare::kBits, same, 1);
+}
+
+OpCase hyper_collapse_norm_case(HyperDims d) {
+  return {shape("hyper_collapse_norm", {d.n, d.hidden}), counts_of(d.n * d.hidden), [=]() -> RunRows {
+            Random random(9);
+            const int64_t width = d.n * d.hidden;
+            const int64_t rows = counts_of(width).back();
+            const auto x = activations(random, rows, width);
+            const auto pre = floats(random, rows * d.n, 1.0f);
+            const auto w = bf16_weights(random, d.hidden, 1.0f);
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<bf16> y(static_cast<size_t>(count * d.hidden)), steps(y.size());
+              b.hyper_collapse_norm(x.data() + begin * width, pre.data() + begin * d.n, count, d.n, d.hidden, w.data(), 1e-20f,
+                                    y.data());
+              b.hyper_collapse(x.data() + begin * width, pre.data() + begin * d.n, count, d.n, d.hidden, steps.data());
+              b.rms_norm(steps.data(), w.data(), 1e-20f, count, d.hidden, steps.data());
+              return {output_of("y", Compare::kBf16, y, d.hidden), same_rows(y, steps, count)};
+            };
+          }};
+}
+
+OpCase attention_latents_case(int64_t q_dim, int64_t kv_dim, int64_t pairs) {
+  return {shape("attention_latents", {q_dim, kv_dim, pairs}), counts_of(q_dim), [=]() -> RunRows {
+            Random random(10);
+            const int64_t rows = counts_of(q_dim).back();
+            const auto q = activations(random, rows, q_dim);
+            const auto kv = activations(random, rows, kv_dim);
+            const auto q_norm = bf16_weights(random, q_dim, 1.0f);
+            const auto kv_norm = bf16_weights(random, kv_dim, 1.0f);
+            std::vector<float> cosines, sines;
+            for (int64_t i = 0; i < rows * pairs; ++i) {
+              const double angle = random.uniform() * 1e6;
+              cosines.push_back(static_cast<float>(std::cos(angle)));
+              sines.push_back(static_cast<float>(std::sin(angle)));
+            }
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              const RopeRows rotation{cosines.data() + begin * pairs, sines.data() + begin * pairs, pairs};
+              std::vector<bf16> q_out(q.begin() + begin * q_dim, q.begin() + (begin + count) * q_dim);
+              std::vector<bf16> kv_out(kv.begin() + begin * kv_dim, kv.begin() + (begin + count) * kv_dim);
+              std::vector<bf16> q_steps = q_out, kv_steps = kv_out;
+              std::vector<uint8_t> packed(static_cast<size_t>(count * (kv_dim + kv_dim / 32))), packed_steps(packed.size());
+              b.attention_latents({.q = q_out.data(),
+                                   .q_norm = q_norm.data(),
+                                   .q_dim = q_dim,
+                                   .kv = kv_out.data(),
+                                   .kv_norm = kv_norm.data(),
+                                   .kv_dim = kv_dim,
+                                   .rotation = rotation,
+                                   .packed = packed.data(),
+                                   .eps = 1e-20f},
+                                  count);
+              b.rms_norm(q_steps.data(), q_norm.data(), 1e-20f, count, q_dim, q_steps.data());
+              b.rms_norm(kv_steps.data(), kv_norm.data(), 1e-20f, count, kv_dim, kv_steps.data());
+              b.rope(kv_steps.data(), rotation, count, 1, kv_dim, false);
+              b.pack_window(kv_steps.data(), count, kv_dim, packed_steps.data());
+              return {output_of("q", Compare::kBf16, q_out, q_dim), output_of("kv", Compare::kBf16, kv_out, kv_dim),
+                      same_rows(q_out, q_steps, count), same_rows(kv_out, kv_steps, count),
+                      same_rows(packed, packed_steps, count)};
             };
           }};
 }
@@ -240,11 +311,16 @@ std::vector<OpCase> row_op_cases() {
   for (HyperDims d : kHyperDims) {
     cases.push_back(hyper_mix_case(d));
     cases.push_back(hyper_collapse_case(d));
+    cases.push_back(hyper_collapse_norm_case(d));
     cases.push_back(hyper_expand_case(d));
     cases.push_back(engram_gate_case(d, d.hidden % 64 == 0));
   }
   for (int64_t dim : {32, 64, 96, 128, 160, 512, 1280, 5120}) cases.push_back(rms_norm_case(dim, 1e-20f, dim % 64 == 0));
   cases.push_back(rms_norm_case(64, 1e-6f, false));
+  cases.push_back(attention_latents_case(64, 32, 8));
+  cases.push_back(attention_latents_case(32, 160, 16));
+  cases.push_back(attention_latents_case(96, 1056, 16));
+  cases.push_back(attention_latents_case(1280, 512, 32));
   for (bool inverse : {false, true}) {
     cases.push_back(rope_case(1, 64, 8, inverse));
     cases.push_back(rope_case(8, 64, 16, inverse));

@@ -240,6 +240,7 @@ class GuardedBackend final : public Backend {
     RouteArgs copy = args;
     copy.v = at(args.v), copy.gate = at(args.gate), copy.bias = at(args.bias), copy.bias_vl = at(args.bias_vl);
     copy.image = at(args.image), copy.experts = at(args.experts), copy.weights = at(args.weights);
+    copy.counts = at(args.counts), copy.counted = at(args.counted);
     if (asked(rows)) inner_->route(copy, rows);
   }
   void experts(const ExpertsArgs& args, int64_t rows) override {

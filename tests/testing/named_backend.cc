@@ -14,10 +14,11 @@ std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPo
   if (backend == "cpu") return make_cpu_backend(pool);
   if (backend == "guarded") return make_guarded_backend(make_cpu_backend(pool));
   const bool host_pointers = backend == "cuda-host-pointers";
-  if (backend != "cuda" && !host_pointers) throw std::runtime_error("no backend " + backend);
+  const bool features = backend == "cuda_features";
+  if (backend != "cuda" && !features && !host_pointers) throw std::runtime_error("no backend " + backend);
   const auto devices = cuda_devices();
   if (!devices) throw std::runtime_error(devices.error().message());
-  auto device = make_cuda_backend(devices->front().index);
+  auto device = make_cuda_backend(devices->front().index, *parse_cuda_features(features ? "all" : "none"));
   if (!device) throw std::runtime_error(device.error().message());
   return host_pointers ? make_host_pointer_backend(std::move(*device), true) : std::move(*device);
 }

@@ -7,7 +7,8 @@
 
 namespace deepinfer::testing {
 
-/// backend: "reference", "cpu", "guarded": the CPU's on guarded_backend.h's memory, "cuda": the first GPU, or
+/// backend: "reference", "cpu", "guarded": the CPU's on guarded_backend.h's memory, "cuda": the first GPU, "cuda_features": with
+/// every way of its kernels (CudaFeatures), or
 /// "cuda-host-pointers": its operators on host memory. Throws std::runtime_error with the reason if there is none.
 std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPool* pool);
 

@@ -46,6 +46,8 @@ void CpuBackend::route(const RouteArgs& args, int64_t rows) {
       w *= args.scale;
     }
   });
+  if (args.counts == nullptr) return;
+  for (int64_t i = 0; i < std::min<int64_t>(rows, *args.counted) * args.topk; ++i) ++args.counts[args.experts[i]];
 }
 
 // Counting sort of (token, slot) pairs by expert; groups_ of the experts in use, then the shared expert with every token.

@@ -8,6 +8,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/attention_keys.cuh"
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -100,6 +101,7 @@ __host__ __device__ int score_bytes(int dim) {
 // the block's kScoreTiles, a quarter of each 512 dims.
 __global__ void __launch_bounds__(kScoreThreads, 1)
     score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
+  take_turn();
   extern __shared__ uint4 shared[];
   auto* query = reinterpret_cast<bf16*>(shared);
   auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][quarters][heads][kScoreStride]
@@ -183,6 +185,7 @@ __global__ void __launch_bounds__(kScoreThreads, 1)
 __global__ void __launch_bounds__(kSoftmaxThreads)
     softmax_kernel(const AttentionQuery* queries, int64_t pairs, int heads, const float* sinks, const float* scores,
                    bf16* weights, float* totals, int64_t stride) {
+  take_turn();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t pair = static_cast<int64_t>(blockIdx.x) * (kSoftmaxThreads / kWarp) + threadIdx.x / kWarp;
   if (pair >= pairs) return;
@@ -241,6 +244,7 @@ __host__ __device__ ValueLayout value_layout(int64_t stride) {
 __global__ void __launch_bounds__(kValueThreads, 1)
     value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* totals, int64_t stride,
                  bf16* out) {
+  take_turn();
   extern __shared__ uint4 shared[];
   auto* base = reinterpret_cast<uint8_t*>(shared);
   const ValueLayout l = value_layout(stride);
@@ -341,15 +345,13 @@ __global__ void __launch_bounds__(kValueThreads, 1)
 }  // namespace
 
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
-                      const AttentionScratch& scratch, cudaStream_t stream) {
+                      const AttentionScratch& scratch, LaunchStream& stream) {
   const auto heads = static_cast<int>(args.heads);
   const auto dim = static_cast<int>(args.dim);
   const int64_t stride = padded_keys(longest);
   const int value_bytes = value_layout(stride).bytes;
   if (value_bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
   if (score_bytes(dim) > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too large a head dimension");
-  DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, score_bytes(dim)));
-  DI_CUDA(cudaFuncSetAttribute(value_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, value_bytes));
   const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
   const auto groups = static_cast<unsigned>((heads + kHeads - 1) / kHeads);
   // Few rows: the tiles of a row go to as many blocks as there are.
@@ -362,17 +364,16 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
     const int64_t offset = first * args.heads * args.dim;
     constexpr int64_t kBlocks = 264;
     const auto shares = static_cast<unsigned>(std::clamp<int64_t>(kBlocks / rows, 1, most_shares));
-    score_kernel<<<dim3(shares, static_cast<unsigned>(rows), groups), kScoreThreads, static_cast<size_t>(score_bytes(dim)),
-                   stream>>>(q, args.q + offset, heads, dim, scale, scratch.scores, stride);
+    stream.launch(score_kernel, dim3(shares, static_cast<unsigned>(rows), groups), kScoreThreads,
+                  static_cast<size_t>(score_bytes(dim)), q, args.q + offset, heads, dim, scale, scratch.scores, stride);
     const int64_t pairs = rows * heads;
     constexpr int64_t kPairs = kSoftmaxThreads / kWarp;
-    softmax_kernel<<<static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, stream>>>(
-        q, pairs, heads, args.sinks, scratch.scores, scratch.weights, scratch.totals, stride);
+    stream.launch(softmax_kernel, static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, q, pairs, heads,
+                  args.sinks, scratch.scores, scratch.weights, scratch.totals, stride);
     const dim3 grid(static_cast<unsigned>((dim + kSlices * kSlice - 1) / (kSlices * kSlice)), static_cast<unsigned>(rows),
                     groups);
-    value_kernel<<<grid, kValueThreads, static_cast<size_t>(value_bytes), stream>>>(q, heads, dim, scratch.weights,
-                                                                                    scratch.totals, stride, args.out + offset);
-    DI_CUDA_LAUNCHED();
+    stream.launch(value_kernel, grid, kValueThreads, static_cast<size_t>(value_bytes), q, heads, dim, scratch.weights,
+                  scratch.totals, stride, args.out + offset);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
@@ -23,13 +24,11 @@ inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 
 
 /// `queries`: device copies of args.queries whose page tables are on the device. `longest`: most keys of a query.
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
-                      const AttentionScratch& scratch, cudaStream_t stream);
+                      const AttentionScratch& scratch, LaunchStream& stream);
 
-/// One kernel for many rows, on warpgroups: the bits of the above, without scratch, for heads of kWideAttentionDim.
-inline constexpr int kWideAttentionDim = 512;
-inline constexpr int kWideAttentionKeys = 640;  ///< of a query at most
-/// Whether the dimension and the keys of every query are such that it can.
-bool fits_wide_attention(const SparseAttentionArgs& args);
-void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, cudaStream_t stream);
+/// Whether the rows are better done by one kernel on warpgroups: many, of the release's dimensions.
+bool takes_wide_attention(const SparseAttentionArgs& args);
+/// That kernel (attention_wide.cu): the bits of the above, without scratch.
+void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -21,20 +21,20 @@
 
 #include "ops/cuda/attention.h"
 #include "ops/cuda/attention_keys.cuh"
-#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/warpgroup.cuh"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kDim = kWideAttentionDim;
+constexpr int kDim = 512;
 constexpr int kHeads = 64;     // of a block
 constexpr int kQuarter = 128;  // dims of a chain of scores
 constexpr int kQuarters = 4;
 constexpr int kGroups = 4;  // warpgroups
 constexpr int kThreads = kGroups * kWarpgroup;
 constexpr int kTileKeys = 64;
-constexpr int kMostKeys = kWideAttentionKeys;
+constexpr int kMostKeys = 640;
 constexpr int kScoreStride = kMostKeys + 4;              // fp32: the lanes of a store meet in no bank, nor rows of an ldmatrix
 constexpr uint32_t kQueryBlock = kHeads * kSwizzledRow;  // 64 columns of all heads
 constexpr uint32_t kQueryBytes = kDim / 64 * kQueryBlock;
@@ -409,6 +409,7 @@ __device__ void multiply_stages(Shared& s, int group, int count, int own_heads, 
 // Grid: rows, groups of heads.
 __global__ void __launch_bounds__(kThreads, 1)
     attention_wide_kernel(const AttentionQuery* queries, const bf16* q, int heads, const float* sinks, float scale, bf16* out) {
+  take_turn();
   extern __shared__ __align__(1024) uint8_t dynamic[];
   if (shared_address(dynamic) % kEightRows != 0) __trap();
   Shared& s = *reinterpret_cast<Shared*>(dynamic);
@@ -492,22 +493,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool fits_wide_attention(const SparseAttentionArgs& args) {
-  if (args.dim != kDim) return false;
+bool takes_wide_attention(const SparseAttentionArgs& args) {
+  // Few rows leave most multiprocessors idle, and each takes as long as many.
+  constexpr size_t kLeastRows = 8;
+  if (args.dim != kDim || args.queries.size() < kLeastRows) return false;
   return std::all_of(args.queries.begin(), args.queries.end(), [](const AttentionQuery& a) {
     const int64_t window = a.window_last - a.window_first + 1;
-    return window <= kGroups * kTileKeys && window + a.chosen_count <= kMostKeys && window + a.chosen_count > 0;
+    const int64_t count = window + a.chosen_count;
+    return window <= kGroups * kTileKeys && count > 0 && count <= kMostKeys;
   });
 }
 
-void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, cudaStream_t stream) {
-  DI_CUDA(
-      cudaFuncSetAttribute(attention_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared))));
+void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(args.dim));
   const dim3 grid(static_cast<unsigned>(args.queries.size()), static_cast<unsigned>((args.heads + kHeads - 1) / kHeads));
-  attention_wide_kernel<<<grid, kThreads, sizeof(Shared), stream>>>(queries, args.q, static_cast<int>(args.heads), args.sinks,
-                                                                    scale, args.out);
-  DI_CUDA_LAUNCHED();
+  stream.launch(attention_wide_kernel, grid, kThreads, sizeof(Shared), queries, args.q, static_cast<int>(args.heads), args.sinks,
+                scale, args.out);
 }
 
 }  // namespace deepinfer::cuda

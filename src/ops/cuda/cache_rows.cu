@@ -2,6 +2,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
@@ -22,6 +23,7 @@ __device__ float group_amax(const bf16* x) {
 
 // One thread a group everywhere: these rows are few and short.
 __global__ void window_kernel(const bf16* x, int64_t groups, int dim, uint8_t* packed) {
+  take_turn();
   const int64_t at = thread_index();
   if (at >= groups) return;
   const int row_groups = dim / kScaleGroup;
@@ -38,6 +40,7 @@ __global__ void window_kernel(const bf16* x, int64_t groups, int dim, uint8_t* p
 // kGroup 16: E4M3 scales; 32: E8M0 scales.
 template <int kGroup>
 __global__ void fp4_kernel(const bf16* x, int64_t groups, int dim, uint8_t* const* to) {
+  take_turn();
   const int64_t at = thread_index();
   if (at >= groups) return;
   const int row_groups = dim / kGroup;
@@ -56,6 +59,7 @@ __global__ void fp4_kernel(const bf16* x, int64_t groups, int dim, uint8_t* cons
 }
 
 __global__ void round_kernel(bf16* x, int64_t groups) {
+  take_turn();
   const int64_t at = thread_index();
   if (at >= groups) return;
   bf16* v = x + at * kScaleGroup;
@@ -65,32 +69,28 @@ __global__ void round_kernel(bf16* x, int64_t groups) {
 
 }  // namespace
 
-void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed, cudaStream_t stream) {
+void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed, LaunchStream& stream) {
   const int64_t groups = rows * dim / kScaleGroup;
   if (groups == 0) return;
-  window_kernel<<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), packed);
-  DI_CUDA_LAUNCHED();
+  stream.launch(window_kernel, blocks(groups), kThreads, 0, x, groups, static_cast<int>(dim), packed);
 }
 
-void pack_compressed(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream) {
+void pack_compressed(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, LaunchStream& stream) {
   const int64_t groups = rows * dim / kCacheScaleGroup;
   if (groups == 0) return;
-  fp4_kernel<kCacheScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), to);
-  DI_CUDA_LAUNCHED();
+  stream.launch(fp4_kernel<kCacheScaleGroup>, blocks(groups), kThreads, 0, x, groups, static_cast<int>(dim), to);
 }
 
-void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, cudaStream_t stream) {
+void pack_index_keys(const bf16* x, int64_t rows, int64_t dim, uint8_t* const* to, LaunchStream& stream) {
   const int64_t groups = rows * dim / kScaleGroup;
   if (groups == 0) return;
-  fp4_kernel<kScaleGroup><<<blocks(groups), kThreads, 0, stream>>>(x, groups, static_cast<int>(dim), to);
-  DI_CUDA_LAUNCHED();
+  stream.launch(fp4_kernel<kScaleGroup>, blocks(groups), kThreads, 0, x, groups, static_cast<int>(dim), to);
 }
 
-void round_index_queries(bf16* x, int64_t rows, int64_t dim, cudaStream_t stream) {
+void round_index_queries(bf16* x, int64_t rows, int64_t dim, LaunchStream& stream) {
   const int64_t groups = rows * dim / kScaleGroup;
   if (groups == 0) return;
-  round_kernel<<<blocks(groups), kThreads, 0, stream>>>(x, groups);
-  DI_CUDA_LAUNCHED();
+  stream.launch(round_kernel, blocks(groups), kThreads, 0, x, groups);
 }
 
 }  // namespace deepinfer::cuda

@@ -1,6 +1,7 @@
 #include "ops/cuda/choose.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -39,9 +40,15 @@ __device__ void find_bin(const uint32_t* histogram, uint32_t wanted, uint32_t* b
   *inside = found[1];
 }
 
+__global__ void clear_kernel(uint32_t* histogram) {
+  take_turn();
+  histogram[blockIdx.x * kBins + threadIdx.x] = 0;
+}
+
 // Level 0 counts high bytes, level 1 low bytes of ranks with the chosen high byte.
 template <int kLevel>
 __global__ void __launch_bounds__(kThreads) histogram_kernel(const Choice c, const IndexRow* rows, uint32_t* histogram) {
+  take_turn();
   __shared__ uint32_t counts[kBins];
   const int64_t r = blockIdx.y;
   const IndexRow& row = rows[r];
@@ -91,6 +98,7 @@ __device__ uint32_t block_total(uint32_t v, uint32_t* scratch) {
 // counts [rows][pieces][2]: above the threshold, at it.
 __global__ void __launch_bounds__(kThreads)
     count_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, uint32_t* counts) {
+  take_turn();
   __shared__ uint32_t scratch[kThreads / kWarp];
   const int64_t r = blockIdx.y;
   const IndexRow& row = rows[r];
@@ -116,6 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     write_kernel(const Choice c, const IndexRow* rows, const uint32_t* histogram, const uint32_t* counts) {
+  take_turn();
   __shared__ uint32_t scratch[kThreads / kWarp];
   __shared__ uint32_t warp_above[kThreads / kWarp], warp_at[kThreads / kWarp];
   const int64_t r = blockIdx.y;
@@ -165,14 +174,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, cudaStream_t stream) {
-  DI_CUDA(cudaMemsetAsync(scratch.histogram, 0, static_cast<size_t>(2 * row_count * kBins) * sizeof(uint32_t), stream));
+void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, LaunchStream& stream) {
+  stream.launch(clear_kernel, static_cast<unsigned>(2 * row_count), kBins, 0, scratch.histogram);
   const dim3 grid(static_cast<unsigned>(choice.pieces), static_cast<unsigned>(row_count));
-  histogram_kernel<0><<<grid, kThreads, 0, stream>>>(choice, rows, scratch.histogram);
-  histogram_kernel<1><<<grid, kThreads, 0, stream>>>(choice, rows, scratch.histogram);
-  count_kernel<<<grid, kThreads, 0, stream>>>(choice, rows, scratch.histogram, scratch.counts);
-  write_kernel<<<grid, kThreads, 0, stream>>>(choice, rows, scratch.histogram, scratch.counts);
-  DI_CUDA_LAUNCHED();
+  stream.launch(histogram_kernel<0>, grid, kThreads, 0, choice, rows, scratch.histogram);
+  stream.launch(histogram_kernel<1>, grid, kThreads, 0, choice, rows, scratch.histogram);
+  stream.launch(count_kernel, grid, kThreads, 0, choice, rows, scratch.histogram, scratch.counts);
+  stream.launch(write_kernel, grid, kThreads, 0, choice, rows, scratch.histogram, scratch.counts);
 }
 
 }  // namespace deepinfer::cuda

@@ -16,6 +16,6 @@ struct Choice {
   int64_t words = 0;
   uint64_t* bits = nullptr;  ///< [rows, words]
 };
-void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, cudaStream_t stream);
+void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

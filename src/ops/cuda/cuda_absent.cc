@@ -14,7 +14,7 @@ Status absent() { return Status::NotFound("CUDA: this program was built without 
 Result<std::vector<CudaDevice>> cuda_devices() { return Err(absent()); }
 int64_t cuda_allocations() { return 0; }
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(int /*device*/) { return Err(absent()); }
+Result<std::unique_ptr<Backend>> make_cuda_backend(int /*device*/, const CudaFeatures& /*features*/) { return Err(absent()); }
 
 std::unique_ptr<CudaGraph> record_cuda_graph(Backend& backend, FunctionRef<void()> /*calls*/) {
   DI_CHECK(false, "{} records no graphs", backend.name());

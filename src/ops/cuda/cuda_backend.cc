@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "base/fixed_math.h"
@@ -22,28 +23,41 @@
 namespace deepinfer {
 namespace {
 
-// The stream outlives everything that uses it.
-struct Stream {
-  explicit Stream(int index) : device(index) {
+// The streams outlive everything that uses them.
+struct Streams {
+  explicit Streams(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
-    DI_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (cudaStream_t* stream : {&main, &side}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
   }
-  ~Stream() { cudaStreamDestroy(stream); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
+  ~Streams() {
+    for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
+    for (cudaStream_t stream : {main, side}) cudaStreamDestroy(stream);
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
   int device;
-  cudaStream_t stream = nullptr;
+  cudaStream_t main = nullptr;
+  cudaStream_t side = nullptr;   ///< of Backend::beside
+  cudaEvent_t forked = nullptr;  ///< on main: where the side begins
+  cudaEvent_t done = nullptr;    ///< on the side: its end
 };
 
 class CudaBackend final : public Backend, public cuda::StreamOwner {
  public:
-  explicit CudaBackend(int device)
-      : stream_(device),
-        staging_(stream_.stream),
-        recorder_(stream_.stream, &staging_),
+  CudaBackend(int device, const CudaFeatures& features)
+      : features_(features),
+        streams_(device),
+        main_(streams_.main, features.overlap),
+        side_(streams_.side, features.overlap),
+        staging_(&main_),
+        recorder_(&main_, &staging_),
         tables_(&staging_),
-        memory_(stream_.stream, &staging_, &recorder_) {}
-  ~CudaBackend() override { cudaStreamSynchronize(stream_.stream); }
+        memory_(&main_, &staging_, &recorder_) {}
+  ~CudaBackend() override {
+    cudaStreamSynchronize(main_);
+    cudaStreamSynchronize(side_);
+  }
 
   std::string name() const override { return "cuda/sm_90a"; }
   std::vector<KernelChoice> kernels() const override {
@@ -52,26 +66,51 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
             {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
             {"experts (FP4, shared FP8)",
              "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
-            {"sparse_attention", "scores, softmax and values apart, mma bf16, 64 heads a block"},
-            {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
+            {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
+                                     (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
+            {"index_select", std::string("mma bf16 on FP4 keys") +
+                                 (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
+                                 "; 16-bit ranks, two levels of histogram"},
             {"hyper_mix", "mma bf16, weights as three bf16"},
             {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
             {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"}};
   }
   DeviceMemory& memory() override { return memory_; }
-  cudaStream_t stream() override { return stream_.stream; }
+  cuda::LaunchStream& stream() override { return main_; }
   cuda::Staging& staging() override { return staging_; }
   const cuda::Recorder& recorder() override { return recorder_; }
-  void enter_thread() override { DI_CUDA(cudaSetDevice(stream_.device)); }
+  void enter_thread() override { DI_CUDA(cudaSetDevice(streams_.device)); }
   bool replays() const override { return true; }
   void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
   void rehearse(FunctionRef<void()> calls) override { recorder_.rehearse(calls); }
+
+  void beside(FunctionRef<void()> calls) override {
+    if (!features_.beside) return calls();
+    DI_CHECK(!joins_, "two at a time beside the others");
+    joins_ = true;
+    const bool launched = recorder_.launches("beside");
+    if (launched) {
+      DI_CUDA(cudaEventRecord(streams_.forked, main_));
+      DI_CUDA(cudaStreamWaitEvent(side_, streams_.forked, 0));
+      side_.order_fully();
+    }
+    launches_ = &side_;
+    calls();
+    launches_ = &main_;
+    if (launched) DI_CUDA(cudaEventRecord(streams_.done, side_));
+  }
+  void join() override {
+    if (!std::exchange(joins_, false)) return;
+    if (!recorder_.launches("join")) return;
+    DI_CUDA(cudaStreamWaitEvent(main_, streams_.done, 0));
+    main_.order_fully();
+  }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
     const int32_t* list = staging_.upload(ids);
     const auto rows = static_cast<int64_t>(ids.size());
     if (!recorder_.launches("embed", rows, table, streams, x)) return;
-    cuda::embed(list, rows, table.values, table.in, streams, x, stream_.stream);
+    cuda::embed(list, rows, table.values, table.in, streams, x, *launches_);
   }
 
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override {
@@ -80,25 +119,40 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                             scratch, pre, post, comb)) {
       return;
     }
-    cuda::hyper_mix(w, x, rows, scratch, pre, post, comb, stream_.stream);
+    cuda::hyper_mix(w, x, rows, scratch, pre, post, comb, *launches_);
   }
   void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
     if (!recorder_.launches("hyper_collapse", x, pre, rows, n, hidden, y)) return;
-    cuda::hyper_collapse(x, pre, rows, n, hidden, y, stream_.stream);
+    cuda::hyper_collapse(x, pre, rows, n, hidden, y, *launches_);
   }
   void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden,
                     bf16* x) override {
     if (!recorder_.launches("hyper_expand", o, post, comb, rows, n, hidden, x)) return;
-    cuda::hyper_expand(o, post, comb, rows, n, hidden, x, stream_.stream);
+    cuda::hyper_expand(o, post, comb, rows, n, hidden, x, *launches_);
   }
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override {
     if (!recorder_.launches("stream_mean", x, rows, n, hidden, y)) return;
-    cuda::stream_mean(x, rows, n, hidden, y, stream_.stream);
+    cuda::stream_mean(x, rows, n, hidden, y, *launches_);
   }
 
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override {
     if (!recorder_.launches("rms_norm", x, w, eps, rows, dim, y)) return;
-    cuda::rms_norm(x, w, eps, rows, dim, y, stream_.stream);
+    cuda::rms_norm(x, w, eps, rows, dim, y, *launches_);
+  }
+
+  void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                           bf16* y) override {
+    if (!features_.fused) return Backend::hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y);
+    if (!recorder_.launches("hyper_collapse_norm", x, pre, rows, n, hidden, w, eps, y)) return;
+    cuda::hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y, *launches_);
+  }
+  void attention_latents(const LatentArgs& args, int64_t rows) override {
+    if (!features_.fused) return Backend::attention_latents(args, rows);
+    if (!recorder_.launches("attention_latents", args.q, args.q_norm, args.q_dim, args.kv, args.kv_norm, args.kv_dim,
+                            args.rotation.cos, args.rotation.sin, args.rotation.pairs, args.packed, args.eps, rows)) {
+      return;
+    }
+    cuda::attention_latents(args, rows, *launches_);
   }
 
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
@@ -115,8 +169,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
-      if (launches("linear_fp8", args, outputs.first(count), scratch))
-        cuda::multiply_fp8_quantized(args, scratch, stream_.stream);
+      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, *launches_);
       outputs = outputs.subspan(count);
     }
   }
@@ -134,36 +187,36 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
     bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(args));
     const LinearOutput output{wo_a, y};
-    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, stream_.stream);
+    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, *launches_);
   }
 
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
     if (!recorder_.launches("rope", x, rotation.cos, rotation.sin, rotation.pairs, rows, heads, dim, inverse)) return;
-    cuda::rope(x, rotation, rows, heads, dim, inverse, stream_.stream);
+    cuda::rope(x, rotation, rows, heads, dim, inverse, *launches_);
   }
 
   void pack_window(const bf16* x, int64_t rows, int64_t dim, uint8_t* packed) override {
     if (!recorder_.launches("pack_window", x, rows, dim, packed)) return;
-    cuda::pack_window(x, rows, dim, packed, stream_.stream);
+    cuda::pack_window(x, rows, dim, packed, *launches_);
   }
   void pack_compressed(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
     uint8_t* const* list = staging_.upload(to);
     if (!recorder_.launches("pack_compressed", x, dim, to.size())) return;
-    cuda::pack_compressed(x, static_cast<int64_t>(to.size()), dim, list, stream_.stream);
+    cuda::pack_compressed(x, static_cast<int64_t>(to.size()), dim, list, *launches_);
   }
   void pack_index_keys(const bf16* x, int64_t dim, std::span<uint8_t* const> to) override {
     uint8_t* const* list = staging_.upload(to);
     if (!recorder_.launches("pack_index_keys", x, dim, to.size())) return;
-    cuda::pack_index_keys(x, static_cast<int64_t>(to.size()), dim, list, stream_.stream);
+    cuda::pack_index_keys(x, static_cast<int64_t>(to.size()), dim, list, *launches_);
   }
   void round_index_queries(bf16* x, int64_t rows, int64_t dim) override {
     if (!recorder_.launches("round_index_queries", x, rows, dim)) return;
-    cuda::round_index_queries(x, rows, dim, stream_.stream);
+    cuda::round_index_queries(x, rows, dim, *launches_);
   }
 
   void scale(bf16* x, int64_t count, float factor) override {
     if (!recorder_.launches("scale", x, count, factor)) return;
-    cuda::scale(x, count, factor, stream_.stream);
+    cuda::scale(x, count, factor, *launches_);
   }
 
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override {
@@ -171,7 +224,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const float* const* values = staging_.upload(kv);
     const float* const* gates = staging_.upload(gate);
     if (!recorder_.launches("compress_pool", kv.size(), dim, latent)) return;
-    cuda::compress_pool(values, gates, static_cast<int64_t>(kv.size() / 2), dim, latent, stream_.stream);
+    cuda::compress_pool(values, gates, static_cast<int64_t>(kv.size() / 2), dim, latent, *launches_);
   }
 
   void index_select(const IndexSelectArgs& args) override {
@@ -196,9 +249,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
+    const bool wide = features_.wide_index && cuda::takes_wide_index(args);
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
-                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts)) {
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, wide)) {
       return;
     }
     for (int64_t first = 0; first < rows; first += most) {
@@ -207,7 +261,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       piece.weights += first * args.heads;
       if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
       piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
-      cuda::select_rows(piece, list + first, sizes, scratch, false, stream_.stream);
+      cuda::select_rows(piece, list + first, sizes, scratch, wide, *launches_);
     }
   }
 
@@ -226,27 +280,29 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
+    const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
-                            scratch.scores, scratch.weights, scratch.totals)) {
+                            scratch.scores, scratch.weights, scratch.totals, wide)) {
       return;
     }
-    cuda::sparse_attention(args, list, longest, scratch, stream_.stream);
+    if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
+    cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
     float* logits = logits_.get<float>(rows * args.gate.out);
     linear_bf16_fp32(args.v, rows, args.gate, logits);
     if (!recorder_.launches("route", args.bias, args.bias_vl, args.image, args.topk, args.normalize, args.scale, args.temperature,
-                            args.experts, args.weights, rows, logits)) {
+                            args.experts, args.weights, rows, logits, args.counts, args.counted)) {
       return;
     }
-    cuda::choose_experts(args, rows, logits, stream_.stream);
+    cuda::choose_experts(args, rows, logits, *launches_);
   }
 
   void experts(const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
-    cuda::ExpertPlan plan = cuda::plan_experts(args, rows);
+    cuda::ExpertPlan plan = cuda::plan_experts(args, rows, features_.overlap);
     plan.token = pair_token_.get<int32_t>(plan.pairs);
     plan.weight = pair_weight_.get<float>(plan.pairs);
     plan.pair_of = pair_of_.get<int32_t>(plan.pairs);
@@ -260,17 +316,17 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                             plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output)) {
       return;
     }
-    cuda::run_experts(args, routed, rows, plan, stream_.stream);
+    cuda::run_experts(args, routed, rows, plan, *launches_);
   }
 
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
     if (!recorder_.launches("engram_gather", table.values, table.scales, table.dim, ids, rows, columns, e)) return;
-    cuda::engram_gather(table, ids, rows, columns, e, stream_.stream);
+    cuda::engram_gather(table, ids, rows, columns, e, *launches_);
   }
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override {
     if (!recorder_.launches("engram_gate", kv, q_weight, k_weight, image, eps, rows, n, hidden, x)) return;
-    cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, stream_.stream);
+    cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, *launches_);
   }
   void markov_logits(const MarkovArgs& args) override {
     const auto rows = static_cast<int64_t>(args.previous.size());
@@ -279,7 +335,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     embed(args.previous, args.embed, 1, inputs);
     multiply_bf16(inputs, rows, args.head, args.logits, true);
     if (!recorder_.launches("add_rows", args.base, args.base_stride, rows, args.head.out, args.logits)) return;
-    cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, stream_.stream);
+    cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, *launches_);
   }
   void draft_confidence(const ConfidenceArgs& args) override {
     const auto rows = static_cast<int64_t>(args.previous.size());
@@ -288,7 +344,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const int32_t* ids = staging_.upload(args.previous);
     if (recorder_.launches("append_embedding", args.x, args.proj.in, args.embed, rows, inputs)) {
       cuda::append_embedding(args.x, args.proj.in - args.embed.in, ids, args.embed.values, args.embed.in, rows, inputs,
-                             stream_.stream);
+                             *launches_);
     }
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
   }
@@ -310,7 +366,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
     const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
     if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
-    cuda::sample_rows(list, static_cast<int64_t>(rows.size()), vocab, tokens, stream_.stream);
+    cuda::sample_rows(list, static_cast<int64_t>(rows.size()), vocab, tokens, *launches_);
   }
 
  private:
@@ -322,7 +378,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.fp32 = fp32;
     args.outputs[args.output_count++] = {cuda::view(w), y};
     if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
-    cuda::multiply_bf16(args, stream_.stream);
+    cuda::multiply_bf16(args, *launches_);
   }
 
   bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {
@@ -361,7 +417,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   /// Ranks of index rows that are held at a time, 2 bytes each.
   static constexpr int64_t kMostRanks = int64_t{1} << 28;
 
-  Stream stream_;
+  CudaFeatures features_;
+  Streams streams_;
+  cuda::LaunchStream main_, side_;
+  cuda::LaunchStream* launches_ = &main_;  ///< where operators go
+  bool joins_ = false;                     ///< something is beside
   cuda::Staging staging_;
   cuda::Recorder recorder_;
   cuda::TableCache tables_;
@@ -377,13 +437,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_cuda_backend(int device) {
+Result<std::unique_ptr<Backend>> make_cuda_backend(int device, const CudaFeatures& features) {
   const auto devices = cuda_devices();
   if (!devices) return Err(devices.error());
   if (std::none_of(devices->begin(), devices->end(), [&](const CudaDevice& d) { return d.index == device; })) {
     return Err(Status::NotFound("CUDA: device {} is not one of compute capability 9.0", device));
   }
-  return std::make_unique<CudaBackend>(device);
+  return std::make_unique<CudaBackend>(device, features);
 }
 
 }  // namespace deepinfer

@@ -21,6 +21,7 @@ class RecordedGraph final : public CudaGraph {
     cudaGraph_t graph = nullptr;
     owner->staging().keep_arguments(host.data(), arguments_, kBytes);
     DI_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    stream_.order_fully();
     calls();
     DI_CUDA(cudaStreamEndCapture(stream_, &graph));
     owner->staging().copy_to(arguments_, host.data(), owner->staging().end_arguments());
@@ -32,10 +33,13 @@ class RecordedGraph final : public CudaGraph {
     cudaGraphExecDestroy(executable_);
     cudaFree(arguments_);
   }
-  void replay() override { DI_CUDA(cudaGraphLaunch(executable_, stream_)); }
+  void replay() override {
+    DI_CUDA(cudaGraphLaunch(executable_, stream_));
+    stream_.order_fully();
+  }
 
  private:
-  cudaStream_t stream_;
+  cuda::LaunchStream& stream_;
   uint8_t* arguments_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };

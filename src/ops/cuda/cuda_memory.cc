@@ -11,7 +11,7 @@ namespace deepinfer::cuda {
 void* CudaMemory::allocate(int64_t bytes) {
   if (bytes == 0) return nullptr;
   void* data = allocate_device(bytes);
-  DI_CUDA(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream_));
+  stream_->fill(data, 0, static_cast<size_t>(bytes));
   return data;
 }
 
@@ -47,27 +47,27 @@ void CudaMemory::upload(void* to, const void* host, int64_t bytes) {
 
 void CudaMemory::download(void* host, const void* from, int64_t bytes) {
   DI_CHECK(!recorder_->takes_uploads(), "a download of {} bytes among calls to replay", bytes);
-  if (bytes > 0) DI_CUDA(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
-  DI_CUDA(cudaStreamSynchronize(stream_));
+  if (bytes > 0) stream_->copy(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost);
+  DI_CUDA(cudaStreamSynchronize(*stream_));
 }
 
 void CudaMemory::copy(void* to, const void* from, int64_t bytes) {
   if (bytes == 0 || !recorder_->launches("copy", to, from, bytes)) return;
-  DI_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
+  stream_->copy(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice);
 }
 
 void CudaMemory::copy_rows(std::span<const RowCopy> rows, int64_t row_bytes) {
   if (rows.empty()) return;
   const RowCopy* list = staging_->upload(rows);
   if (!recorder_->launches("copy_rows", rows.size(), row_bytes)) return;
-  cuda::copy_rows(list, static_cast<int64_t>(rows.size()), row_bytes, stream_);
+  cuda::copy_rows(list, static_cast<int64_t>(rows.size()), row_bytes, *stream_);
 }
 
 void CudaMemory::fill(void* to, uint8_t byte, int64_t bytes) {
   if (bytes == 0 || !recorder_->launches("fill", to, byte, bytes)) return;
-  DI_CUDA(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), stream_));
+  stream_->fill(to, byte, static_cast<size_t>(bytes));
 }
 
-void CudaMemory::synchronize() { DI_CUDA(cudaStreamSynchronize(stream_)); }
+void CudaMemory::synchronize() { DI_CUDA(cudaStreamSynchronize(*stream_)); }
 
 }  // namespace deepinfer::cuda

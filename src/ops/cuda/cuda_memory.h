@@ -11,7 +11,7 @@ namespace deepinfer::cuda {
 /// Memory of the current device, used in the order of a stream.
 class CudaMemory final : public DeviceMemory {
  public:
-  CudaMemory(cudaStream_t stream, Staging* staging, Recorder* recorder)
+  CudaMemory(LaunchStream* stream, Staging* staging, Recorder* recorder)
       : stream_(stream), staging_(staging), recorder_(recorder) {}
 
   bool is_host() const override { return false; }
@@ -29,7 +29,7 @@ class CudaMemory final : public DeviceMemory {
   void synchronize() override;
 
  private:
-  cudaStream_t stream_;
+  LaunchStream* stream_;
   Staging* staging_;
   Recorder* recorder_;
 };

@@ -10,7 +10,7 @@ namespace deepinfer::cuda {
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
-  virtual cudaStream_t stream() = 0;
+  virtual LaunchStream& stream() = 0;
   virtual Staging& staging() = 0;
   virtual const Recorder& recorder() = 0;
 };

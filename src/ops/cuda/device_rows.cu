@@ -2,6 +2,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_rows.h"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -24,6 +25,7 @@ __device__ void copy_share(void* to, const void* from, int64_t bytes, unsigned p
 
 // Grid: rows, parts of a row.
 __global__ void copy_kernel(const DeviceMemory::RowCopy* copies, int64_t row_bytes) {
+  take_turn();
   const DeviceMemory::RowCopy copy = copies[blockIdx.x];
   if (copy.to == nullptr) return;
   copy_share(copy.to, copy.from, row_bytes, blockIdx.y, gridDim.y);
@@ -31,24 +33,23 @@ __global__ void copy_kernel(const DeviceMemory::RowCopy* copies, int64_t row_byt
 
 // Grid: segments, parts of a segment.
 __global__ void segment_kernel(const Segment* segments) {
+  take_turn();
   const Segment& s = segments[blockIdx.x];
   copy_share(s.to, s.from, s.bytes, blockIdx.y, gridDim.y);
 }
 
 }  // namespace
 
-void copy_rows(const DeviceMemory::RowCopy* copies, int64_t count, int64_t row_bytes, cudaStream_t stream) {
+void copy_rows(const DeviceMemory::RowCopy* copies, int64_t count, int64_t row_bytes, LaunchStream& stream) {
   if (count == 0 || row_bytes == 0) return;
   const dim3 grid(static_cast<unsigned>(count), static_cast<unsigned>(std::clamp<int64_t>(row_bytes / (kThreads * 16), 1, 16)));
-  copy_kernel<<<grid, kThreads, 0, stream>>>(copies, row_bytes);
-  DI_CUDA_LAUNCHED();
+  stream.launch(copy_kernel, grid, kThreads, 0, copies, row_bytes);
 }
 
-void copy_segments(const Segment* segments, int64_t count, cudaStream_t stream) {
+void copy_segments(const Segment* segments, int64_t count, LaunchStream& stream) {
   if (count == 0) return;
   constexpr unsigned kParts = 8;
-  segment_kernel<<<dim3(static_cast<unsigned>(count), kParts), kThreads, 0, stream>>>(segments);
-  DI_CUDA_LAUNCHED();
+  stream.launch(segment_kernel, dim3(static_cast<unsigned>(count), kParts), kThreads, 0, segments);
 }
 
 }  // namespace deepinfer::cuda

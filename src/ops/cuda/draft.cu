@@ -1,6 +1,7 @@
 // Ends of a draft block (dspark.md §3.4).
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
@@ -12,6 +13,7 @@ unsigned blocks(int64_t items) { return static_cast<unsigned>((items + kThreads 
 
 __global__ void append_kernel(const bf16* x, int64_t hidden, const int32_t* ids, const bf16* table, int64_t rank, int64_t count,
                               bf16* y) {
+  take_turn();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= count) return;
   const int64_t row = at / (hidden + rank);
@@ -20,6 +22,7 @@ __global__ void append_kernel(const bf16* x, int64_t hidden, const int32_t* ids,
 }
 
 __global__ void add_kernel(const float* base, int64_t stride, int64_t count, int64_t width, float* y) {
+  take_turn();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at < count) y[at] += base[at / width * stride + at % width];
 }
@@ -27,18 +30,16 @@ __global__ void add_kernel(const float* base, int64_t stride, int64_t count, int
 }  // namespace
 
 void append_embedding(const bf16* x, int64_t hidden, const int32_t* ids, const bf16* table, int64_t rank, int64_t rows, bf16* y,
-                      cudaStream_t stream) {
+                      LaunchStream& stream) {
   const int64_t count = rows * (hidden + rank);
   if (count == 0) return;
-  append_kernel<<<blocks(count), kThreads, 0, stream>>>(x, hidden, ids, table, rank, count, y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(append_kernel, blocks(count), kThreads, 0, x, hidden, ids, table, rank, count, y);
 }
 
-void add_rows(const float* base, int64_t stride, int64_t rows, int64_t width, float* y, cudaStream_t stream) {
+void add_rows(const float* base, int64_t stride, int64_t rows, int64_t width, float* y, LaunchStream& stream) {
   const int64_t count = rows * width;
   if (count == 0) return;
-  add_kernel<<<blocks(count), kThreads, 0, stream>>>(base, stride, count, width, y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(add_kernel, blocks(count), kThreads, 0, base, stride, count, width, y);
 }
 
 }  // namespace deepinfer::cuda

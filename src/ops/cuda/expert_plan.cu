@@ -5,6 +5,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 
 namespace deepinfer::cuda {
@@ -38,6 +39,7 @@ __device__ int exclusive_scan(int v, int* warps, int* total) {
 // One block. Shared memory: counts, then cursors, of the experts.
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
+  take_turn();
   extern __shared__ int cursor[];
   __shared__ int warps[kThreads / kWarp];
   const auto t = static_cast<int>(threadIdx.x);
@@ -56,8 +58,10 @@ __global__ void __launch_bounds__(kThreads)
     const int first = pairs + exclusive_scan(count, warps, &pair_total);
     const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
     const int first_tile = tiles + exclusive_scan(own_tiles, warps, &tile_total);
+    // The shared expert's come last in the sums; its tiles may lie before all others.
+    const int place = e == expert_count && plan.shared_tiles > 0 ? 0 : first_tile + plan.shared_tiles;
     for (int i = 0; i < own_tiles; ++i) {
-      plan.tiles[first_tile + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
+      plan.tiles[place + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
     }
     if (e < expert_count) cursor[e] = first;
     pairs += pair_total;
@@ -89,7 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
+ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows, bool shared_first) {
   ExpertPlan plan;
   const auto experts = static_cast<int64_t>(args.routed.size());
   const int64_t routed = rows * args.topk;
@@ -102,16 +106,17 @@ ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows) {
   plan.input_columns = ordered_columns(order, args.shared_w1.in);
   plan.hidden_columns = ordered_columns(order, args.shared_w1.out);
   plan.input_values = rows * plan.input_columns * (plan.wide ? 2 : 1);
-  plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + (rows + plan.tile_inputs - 1) / plan.tile_inputs;
+  const int64_t shared_tiles = (rows + plan.tile_inputs - 1) / plan.tile_inputs;
+  plan.tile_count = std::min(experts, routed) + routed / plan.tile_inputs + shared_tiles;
+  if (shared_first) plan.shared_tiles = static_cast<int>(shared_tiles);
   return plan;
 }
 
-void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream) {
+void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream) {
   const auto experts = static_cast<int>(args.routed.size());
   const size_t shared = static_cast<size_t>(experts) * sizeof(int);
-  plan_kernel<<<1, kThreads, shared, stream>>>(args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
-                                               experts, plan);
-  DI_CUDA_LAUNCHED();
+  stream.launch(plan_kernel, 1, kThreads, shared, args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
+                experts, plan);
 }
 
 }  // namespace deepinfer::cuda

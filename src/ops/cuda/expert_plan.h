@@ -5,6 +5,6 @@
 namespace deepinfer::cuda {
 
 /// Fills token, weight, pair_of and tiles.
-void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, cudaStream_t stream);
+void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/wide.cuh"
@@ -50,14 +51,21 @@ template <int kTiles>
 __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
     hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                   const __grid_constant__ ExpertPlan plan) {
+  let_next_begin();
   extern __shared__ float parts[];
+  const int64_t inner = shared.w1.out;
+  const int64_t columns = shared.w1.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  // Where the shared expert's tiles lie is known before what lies in them.
+  if (static_cast<int>(blockIdx.y) < plan.shared_tiles && threadIdx.x == 0) {
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w1), first_row, inner - 1);
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w3), first_row, inner - 1);
+  }
+  wait_for_earlier();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
-  const int64_t inner = shared.w1.out;
-  const int64_t columns = shared.w1.in;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
   const int warps = static_cast<int>(blockDim.x) / kWarp / 2;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -86,14 +94,18 @@ template <int kTiles>
 __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
     output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                   const __grid_constant__ ExpertPlan plan) {
+  let_next_begin();
   extern __shared__ float parts[];
+  const int64_t out = shared.w2.out;
+  const int64_t columns = shared.w2.in;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
+  if (static_cast<int>(blockIdx.y) < plan.shared_tiles && threadIdx.x == 0)
+    fetch_panel<WeightFormat::kFp8>(device_view(shared.w2), first_row, out - 1);
+  wait_for_earlier();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
-  const int64_t out = shared.w2.out;
-  const int64_t columns = shared.w2.in;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   InputRows<kTiles> x;
 #pragma unroll
@@ -131,6 +143,7 @@ __device__ void multiply_wide(WideShared& s, bool shared, const Fp8Weight& fp8, 
 __global__ void __launch_bounds__(kWideThreads, 1)
     hidden_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                        const __grid_constant__ ExpertPlan plan) {
+  take_turn();
   extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -185,6 +198,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 __global__ void __launch_bounds__(kWideThreads, 1)
     output_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                        const __grid_constant__ ExpertPlan plan) {
+  take_turn();
   extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
@@ -212,6 +226,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
 
 // Two columns a thread; a token's experts in ascending order, the shared one last.
 __global__ void sum_kernel(const bf16* output, const int32_t* pair_of, int64_t count, int64_t hidden, int pairs, bf16* y) {
+  take_turn();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
   if (at >= count) return;
   const int64_t row = at / hidden;
@@ -226,53 +241,44 @@ __global__ void sum_kernel(const bf16* output, const int32_t* pair_of, int64_t c
 }
 
 template <int kTiles>
-void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
   const auto experts = static_cast<int>(args.routed.size());
-  const auto allow = [](auto kernel, size_t bytes) {
+  const auto check = [](size_t bytes) {
     if (bytes > 220 << 10) cuda_failed(__FILE__, __LINE__, "experts", "too many columns");
-    if (bytes > 48 << 10)
-      DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   };
   const auto blocks = [&](int64_t out) {
     return dim3(static_cast<unsigned>((out + kPanelRows - 1) / kPanelRows), static_cast<unsigned>(plan.tile_count));
   };
   const int64_t in_segments = segment_count(args.shared_w1.in);
   const size_t in_bytes = static_cast<size_t>(2 * part_floats(in_segments, kTiles)) * sizeof(float);
-  allow(hidden_kernel<kTiles>, in_bytes);
-  hidden_kernel<kTiles>
-      <<<blocks(args.shared_w1.out), static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, stream>>>(
-          routed, shared, experts, args.swiglu_limit, plan);
-  DI_CUDA_LAUNCHED();
+  check(in_bytes);
+  stream.launch(hidden_kernel<kTiles>, blocks(args.shared_w1.out),
+                static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, routed, shared, experts,
+                args.swiglu_limit, plan);
   const int64_t out_segments = segment_count(args.shared_w2.in);
   const size_t out_bytes = static_cast<size_t>(part_floats(out_segments, kTiles)) * sizeof(float);
-  allow(output_kernel<kTiles>, out_bytes);
-  output_kernel<kTiles>
-      <<<blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, stream>>>(
-          routed, shared, experts, plan);
-  DI_CUDA_LAUNCHED();
+  check(out_bytes);
+  stream.launch(output_kernel<kTiles>, blocks(args.shared_w2.out), static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp),
+                out_bytes, routed, shared, experts, plan);
 }
 
-void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, cudaStream_t stream) {
+void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
   const auto experts = static_cast<int>(args.routed.size());
   const auto blocks = [&](int64_t out, int64_t rows) {
     return dim3(static_cast<unsigned>((out + rows - 1) / rows), static_cast<unsigned>(plan.tile_count));
   };
-  constexpr auto kBytes = static_cast<int>(kWideBytes);
-  DI_CUDA(cudaFuncSetAttribute(hidden_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  DI_CUDA(cudaFuncSetAttribute(output_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  hidden_wide_kernel<<<blocks(args.shared_w1.out, kWideGroupRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts,
-                                                                                                       args.swiglu_limit, plan);
-  DI_CUDA_LAUNCHED();
-  output_wide_kernel<<<blocks(args.shared_w2.out, kWideRows), kWideThreads, kWideBytes, stream>>>(routed, shared, experts, plan);
-  DI_CUDA_LAUNCHED();
+  stream.launch(hidden_wide_kernel, blocks(args.shared_w1.out, kWideGroupRows), kWideThreads, kWideBytes, routed, shared, experts,
+                args.swiglu_limit, plan);
+  stream.launch(output_wide_kernel, blocks(args.shared_w2.out, kWideRows), kWideThreads, kWideBytes, routed, shared, experts,
+                plan);
 }
 
 }  // namespace
 
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
-                 cudaStream_t stream) {
+                 LaunchStream& stream) {
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
   sort_pairs(args, rows, plan, stream);
@@ -286,9 +292,8 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
     if (plan.tile_inputs == 16) launch<2>(args, routed, plan, stream);
   }
   const int64_t count = rows * hidden;
-  sum_kernel<<<static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, stream>>>(
-      plan.output, plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(sum_kernel, static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, plan.output,
+                plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
 }
 
 }  // namespace deepinfer::cuda

@@ -4,12 +4,13 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
 
 /// `logits` [rows, gate.out]: the gate's products, which this rewrites.
-void choose_experts(const RouteArgs& args, int64_t rows, float* logits, cudaStream_t stream);
+void choose_experts(const RouteArgs& args, int64_t rows, float* logits, LaunchStream& stream);
 
 /// Scratch of a step's experts, and what the kernels make of the choices: pairs of a token and an expert, sorted by expert, the
 /// shared expert's pairs last; tiles of pairs that use the same weights.
@@ -25,8 +26,9 @@ struct ExpertPlan {
   Tile* tiles = nullptr;       ///< [tile_count]
   int64_t pairs = 0;
   int64_t tile_count = 0;
-  int tile_inputs = 8;  ///< pairs of a tile at most
-  bool wide = false;    ///< warpgroups multiply (wide.cuh)
+  int shared_tiles = 0;  ///< the first tiles are the shared expert's, as many as it has; 0: they are the last
+  int tile_inputs = 8;   ///< pairs of a tile at most
+  bool wide = false;     ///< warpgroups multiply (wide.cuh)
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
   int64_t input_values = 0;  ///< of `input` and, if wide, of a second one for the shared expert behind it
@@ -35,9 +37,10 @@ struct ExpertPlan {
   bf16* output = nullptr;    ///< [pairs, hidden]
 };
 
-/// Sizes of the plan for a step; pointers are the caller's to fill.
-ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows);
+/// Sizes of the plan for a step; pointers are the caller's to fill. `shared_first`: see shared_tiles.
+ExpertPlan plan_experts(const ExpertsArgs& args, int64_t rows, bool shared_first);
 /// `routed`: device copy of args.routed.
-void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, cudaStream_t stream);
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
+                 LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

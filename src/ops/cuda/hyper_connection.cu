@@ -4,6 +4,8 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/row_math.cuh"
 #include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
@@ -22,6 +24,7 @@ constexpr size_t kMixShared = kWeightTiles * 16 * kWeightStride * sizeof(bf16);
 // partial [rows][slices][outputs + 1]: the last is the sum of squares. Grid: slices, blocks of rows, groups of outputs.
 __global__ void __launch_bounds__(kMixThreads, 2)
     mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
+  let_next_begin();
   extern __shared__ uint4 shared[];
   auto* weights = reinterpret_cast<bf16*>(shared);
   const int begin = static_cast<int>(blockIdx.x) * kSlice;
@@ -49,6 +52,7 @@ __global__ void __launch_bounds__(kMixThreads, 2)
     }
   }
   __syncthreads();
+  wait_for_earlier();  // up to here these were weights alone
   const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kMixRows + warp * kInputTiles * 8;
   if (first_row >= rows) return;
   float c[kWeightTiles][kInputTiles][4] = {};
@@ -131,6 +135,7 @@ __device__ float balance_four(float own, int64_t iterations, float eps) {
 
 // One block a row; thread (i, j) holds one element of the combination matrix.
 __global__ void finish_mix(const HyperMixWeights w, const float* partial, int slices, float* pre, float* post, float* comb) {
+  take_turn();
   __shared__ float m[kMostStreams * (kMostStreams + 2) + 1];
   __shared__ float c[kMostStreams * kMostStreams];
   const int n = static_cast<int>(w.n);
@@ -201,20 +206,16 @@ constexpr int kThreads = 256;
 
 // Every thread: 4 columns of one row.
 __global__ void collapse_kernel(const bf16* x, const float* pre, int64_t count, int n, int hidden, bf16* y) {
+  take_turn();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
   if (at >= count) return;
   const int64_t row = at / hidden;
   const int64_t d = at % hidden;
-  float sum[4] = {};
-  for (int s = 0; s < n; ++s) {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x + (row * n + s) * hidden + d));
-    const float p = pre[row * n + s];
-    sum[0] += p * widen_low(v.x), sum[1] += p * widen_high(v.x), sum[2] += p * widen_low(v.y), sum[3] += p * widen_high(v.y);
-  }
-  *reinterpret_cast<uint2*>(y + at) = make_uint2(narrow_pair(sum[0], sum[1]), narrow_pair(sum[2], sum[3]));
+  *reinterpret_cast<uint2*>(y + at) = collapse_four(x + row * n * hidden + d, pre + row * n, n, hidden);
 }
 
 __global__ void mean_kernel(const bf16* x, int64_t count, int n, int hidden, bf16* y) {
+  take_turn();
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
   if (at >= count) return;
   const int64_t row = at / hidden;
@@ -233,6 +234,7 @@ __global__ void mean_kernel(const bf16* x, int64_t count, int n, int hidden, bf1
 template <int kN, int kColumns>
 __global__ void expand_kernel(const bf16* o, const float* post, const float* comb, int64_t count, int streams, int hidden,
                               bf16* x) {
+  take_turn();
   constexpr int kMost = kN > 0 ? kN : kMostStreams;
   const int n = kN > 0 ? kN : streams;
   const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kColumns;
@@ -294,46 +296,41 @@ int64_t slices_of(const HyperMixWeights& w) { return (w.n * w.hidden + kSlice - 
 int64_t hyper_mix_scratch(const HyperMixWeights& w, int64_t rows) { return rows * slices_of(w) * ((2 + w.n) * w.n + 1); }
 
 void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* scratch, float* pre, float* post, float* comb,
-               cudaStream_t stream) {
+               LaunchStream& stream) {
   if (rows == 0) return;
   if (w.n > kMostStreams) cuda_failed(__FILE__, __LINE__, "hyper_mix", "more than 8 streams");
   const auto outputs = static_cast<int>((2 + w.n) * w.n);
   const dim3 grid(static_cast<unsigned>(slices_of(w)), static_cast<unsigned>((rows + kMixRows - 1) / kMixRows),
                   static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs));
-  DI_CUDA(cudaFuncSetAttribute(mix_slices, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMixShared)));
-  mix_slices<<<grid, kMixThreads, kMixShared, stream>>>(w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
+  stream.launch(mix_slices, grid, kMixThreads, kMixShared, w.fn, x, rows, static_cast<int>(w.n * w.hidden), outputs, scratch);
   const size_t parts = static_cast<size_t>(slices_of(w) * (outputs + 1)) * sizeof(float);
   if (parts > 48 << 10) cuda_failed(__FILE__, __LINE__, "hyper_mix", "too many columns");
-  finish_mix<<<static_cast<unsigned>(rows), 128, parts, stream>>>(w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
-  DI_CUDA_LAUNCHED();
+  stream.launch(finish_mix, static_cast<unsigned>(rows), 128, parts, w, scratch, static_cast<int>(slices_of(w)), pre, post, comb);
 }
 
-void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y, cudaStream_t stream) {
+void hyper_collapse(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, bf16* y, LaunchStream& stream) {
   if (rows == 0) return;
-  collapse_kernel<<<blocks(rows * hidden, 4), kThreads, 0, stream>>>(x, pre, rows * hidden, static_cast<int>(n),
-                                                                     static_cast<int>(hidden), y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(collapse_kernel, blocks(rows * hidden, 4), kThreads, 0, x, pre, rows * hidden, static_cast<int>(n),
+                static_cast<int>(hidden), y);
 }
 
 void hyper_expand(const bf16* o, const float* post, const float* comb, int64_t rows, int64_t n, int64_t hidden, bf16* x,
-                  cudaStream_t stream) {
+                  LaunchStream& stream) {
   if (rows == 0) return;
   if (n > kMostStreams) cuda_failed(__FILE__, __LINE__, "hyper_expand", "more than 8 streams");
   const int64_t count = rows * hidden;
   if (n == 4) {
-    expand_kernel<4, 8><<<blocks(count, 8), kThreads, 0, stream>>>(o, post, comb, count, 4, static_cast<int>(hidden), x);
+    stream.launch(expand_kernel<4, 8>, blocks(count, 8), kThreads, 0, o, post, comb, count, 4, static_cast<int>(hidden), x);
   } else {
-    expand_kernel<0, 2>
-        <<<blocks(count, 2), kThreads, 0, stream>>>(o, post, comb, count, static_cast<int>(n), static_cast<int>(hidden), x);
+    stream.launch(expand_kernel<0, 2>, blocks(count, 2), kThreads, 0, o, post, comb, count, static_cast<int>(n),
+                  static_cast<int>(hidden), x);
   }
-  DI_CUDA_LAUNCHED();
 }
 
-void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y, cudaStream_t stream) {
+void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y, LaunchStream& stream) {
   if (rows == 0) return;
-  mean_kernel<<<blocks(rows * hidden, 4), kThreads, 0, stream>>>(x, rows * hidden, static_cast<int>(n), static_cast<int>(hidden),
-                                                                 y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(mean_kernel, blocks(rows * hidden, 4), kThreads, 0, x, rows * hidden, static_cast<int>(n),
+                static_cast<int>(hidden), y);
 }
 
 }  // namespace deepinfer::cuda

@@ -6,6 +6,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/index_scores.cuh"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/shape_buckets.h"
 
 namespace deepinfer::cuda {
@@ -28,6 +29,7 @@ __device__ bool any_candidate(const uint64_t* bits, int64_t block_size, int64_t 
 // Grid: blocks of keys, rows. Keys are the A operand, 32 a warp; heads are B, interleaved in shared memory
 // [heads up to 8s][dim + padding]; a warp goes through all heads, 32 at a time.
 __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
+  take_turn();
   extern __shared__ uint4 shared[];
   auto* query = reinterpret_cast<bf16*>(shared);
   const int64_t r = blockIdx.y;
@@ -120,6 +122,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
 
 // Queries that take all they see.
 __global__ void all_kernel(const IndexRow* rows) {
+  take_turn();
   const IndexRow& row = rows[blockIdx.x];
   if (row.scored) return;
   for (int64_t j = threadIdx.x; j < row.visible; j += blockDim.x) row.chosen[j] = static_cast<int32_t>(j);
@@ -128,6 +131,7 @@ __global__ void all_kernel(const IndexRow* rows) {
 // Best rank of each candidate block; the block of the newest row is always kept. Clears the bits.
 __global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t row_stride, int64_t block_size,
                              uint16_t* block_rank, int64_t block_stride, uint64_t* bits, int64_t words) {
+  take_turn();
   const int64_t r = blockIdx.y;
   const IndexRow& row = rows[r];
   if (!row.scored || !row.restricted) return;
@@ -140,21 +144,18 @@ __global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t
   block_rank[r * block_stride + b] = b == count - 1 ? kForced : best;
 }
 
-void launch_scores(ScoreArgs args, int64_t longest, cudaStream_t stream) {
-  // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
-  constexpr int64_t kBlocks = 132 * 16;
-  const int64_t share = longest * args.row_count / kBlocks / kKeysPerBlock * kKeysPerBlock;
-  args.block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
+void launch_scores(ScoreArgs args, int64_t longest, LaunchStream& stream) {
   const int64_t heads = (args.heads + 31) / 32 * 32;
   const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
   const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
   if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
-  if (shared > 48 << 10)
-    DI_CUDA(cudaFuncSetAttribute(score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+  // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
+  constexpr int64_t kBlocks = 132 * 16;
+  const int64_t share = longest * args.row_count / kBlocks / kKeysPerBlock * kKeysPerBlock;
+  args.block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
   const dim3 grid(static_cast<unsigned>((longest + args.block_keys - 1) / args.block_keys),
                   static_cast<unsigned>(args.row_count));
-  score_kernel<<<grid, kThreads, shared, stream>>>(args);
-  DI_CUDA_LAUNCHED();
+  stream.launch(score_kernel, grid, kThreads, shared, args);
 }
 
 }  // namespace
@@ -173,10 +174,9 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 }
 
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 bool wide, cudaStream_t stream) {
+                 bool wide, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
-  all_kernel<<<count, kThreads, 0, stream>>>(rows);
-  DI_CUDA_LAUNCHED();
+  stream.launch(all_kernel, count, kThreads, 0, rows);
   if (sizes.longest == 0) return;
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
@@ -198,9 +198,8 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   if (sizes.block_stride > args.candidate_blocks) {
     const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
                       count);
-    block_kernel<<<blocks, kThreads, 0, stream>>>(rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
-                                                  scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
-    DI_CUDA_LAUNCHED();
+    stream.launch(block_kernel, blocks, kThreads, 0, rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
+                  scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
     choose({.rank = scratch.block_rank,
             .stride = sizes.block_stride,
             .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
@@ -38,13 +39,10 @@ struct IndexSizes {
 };
 IndexSizes index_sizes(const IndexSelectArgs& args);
 
-/// Heads and dims that fit the warpgroups' scores.
-inline constexpr int64_t kWideIndexHeads = 32;
-inline constexpr int64_t kWideIndexDim = 128;
-inline bool fits_wide_index(const IndexSelectArgs& args) { return args.heads <= kWideIndexHeads && args.dim <= kWideIndexDim; }
-
-/// `wide`: scores are made on warpgroups, for many rows; the choice is the same.
+/// Whether scores are better made on warpgroups: many rows of each sequence.
+bool takes_wide_index(const IndexSelectArgs& args);
+/// `wide`: scores are made there (index_wide.cu); the choice is the same.
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 bool wide, cudaStream_t stream);
+                 bool wide, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -44,6 +44,6 @@ __device__ inline uint32_t positive_pair(uint32_t pair) {
 }
 
 /// On warpgroups (index_wide.cu): 16 rows of one sequence a block, each key widened once for all of them; the same ranks.
-void score_wide(ScoreArgs args, int64_t longest, cudaStream_t stream);
+void score_wide(ScoreArgs args, int64_t longest, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -8,16 +8,16 @@
 
 #include <algorithm>
 
-#include "ops/cuda/cuda_check.h"
 #include "ops/cuda/index_scores.cuh"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/warpgroup.cuh"
 
 namespace deepinfer::cuda {
 namespace {
 
 constexpr int kRows = 16;  // of a block
-constexpr int kHeads = kWideIndexHeads;
-constexpr int kDim = kWideIndexDim;
+constexpr int kHeads = 32;
+constexpr int kDim = 128;
 constexpr int kGroups = 3;  // warpgroups
 constexpr int kThreads = kGroups * kWarpgroup;
 constexpr int kTileKeys = 64;
@@ -196,6 +196,7 @@ __device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int6
 
 // Grid: ranges of keys, blocks of rows. Rows of several sequences take their turns.
 __global__ void __launch_bounds__(kThreads, 1) score_wide_kernel(const __grid_constant__ ScoreArgs args) {
+  take_turn();
   extern __shared__ __align__(1024) uint8_t dynamic[];
   if (shared_address(dynamic) % kEightRows != 0) __trap();
   Shared& s = *reinterpret_cast<Shared*>(dynamic);
@@ -218,16 +219,31 @@ __global__ void __launch_bounds__(kThreads, 1) score_wide_kernel(const __grid_co
 
 }  // namespace
 
-void score_wide(ScoreArgs args, int64_t longest, cudaStream_t stream) {
+bool takes_wide_index(const IndexSelectArgs& args) {
+  // Rows whose keys are their own would be multiplied four at a time and one by one; a few candidates are found faster by the
+  // kernel that looks at each tile.
+  constexpr int64_t kLeastRows = 8;
+  const auto rows = static_cast<int64_t>(args.queries.size());
+  if (rows < kLeastRows || args.heads > kHeads || args.dim > kDim) return false;
+  int64_t sequences = 0;
+  int64_t longest = 0;
+  for (size_t i = 0; i < args.queries.size(); ++i) {
+    if (i == 0 || args.queries[i].keys.pages != args.queries[i - 1].keys.pages) ++sequences;
+    longest = std::max(longest, args.queries[i].visible);
+  }
+  const bool few =
+      args.mode == IndexSelectArgs::Candidates::kRestrict && longest > 4 * args.candidate_blocks * args.candidate_block_size;
+  return rows >= kTileRows * sequences && !few;
+}
+
+void score_wide(ScoreArgs args, int64_t longest, LaunchStream& stream) {
   // Each block brings its queries to shared memory: few blocks, as long as they fill the device several times.
   constexpr int64_t kBlocks = 132 * 6;
   constexpr int64_t kRound = kGroups * kTileKeys;
   const int64_t row_blocks = (args.row_count + kRows - 1) / kRows;
   args.block_keys = std::clamp<int64_t>(longest * row_blocks / kBlocks / kRound, 2, 48) * kRound;
-  DI_CUDA(cudaFuncSetAttribute(score_wide_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(sizeof(Shared))));
   const dim3 grid(static_cast<unsigned>((longest + args.block_keys - 1) / args.block_keys), static_cast<unsigned>(row_blocks));
-  score_wide_kernel<<<grid, kThreads, sizeof(Shared), stream>>>(args);
-  DI_CUDA_LAUNCHED();
+  stream.launch(score_wide_kernel, grid, kThreads, sizeof(Shared), args);
 }
 
 }  // namespace deepinfer::cuda

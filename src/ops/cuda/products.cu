@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/tiled.cuh"
@@ -31,6 +32,7 @@ __device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
 // Grid: panels of all outputs, blocks of input rows, groups.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__ ProductArgs args) {
+  let_next_begin();
   extern __shared__ float parts[];
   int64_t panel = blockIdx.x;
   const int which = find_output(args, kPanelRows, panel);
@@ -39,6 +41,8 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
   const int64_t group_rows = w.out / args.groups;
   const int64_t first_row = group * group_rows + panel * kPanelRows;
   const int64_t last_row = (group + 1) * group_rows - 1;
+  if (args.fetch_ahead && threadIdx.x == 0) fetch_panel<kFormat>(w, first_row, last_row);
+  wait_for_earlier();
   const int64_t first_input = static_cast<int64_t>(blockIdx.y) * kTiles * 8;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -64,6 +68,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
 // Grid: blocks of input rows, blocks of kTiledWarps panels of all outputs, groups. Blocks that share weights run together.
 template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_constant__ ProductArgs args) {
+  take_turn();
   extern __shared__ uint4 stages[];
   int64_t block = blockIdx.y;
   const int which = find_output(args, kTiledWarps * kPanelRows, block);
@@ -101,6 +106,7 @@ struct WideGrid {
 template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ WideGrid grid) {
+  take_turn();
   extern __shared__ uint4 dynamic[];
   WideShared& s = wide_shared(dynamic);
   const int per_band = WideGrid::kBand * grid.panels;
@@ -148,13 +154,10 @@ int64_t tiled_blocks(const ProductArgs& args) {
 }
 
 template <WeightFormat kFormat, bool kInterleaved>
-void launch_tiled(const ProductArgs& args, cudaStream_t stream) {
-  const auto kernel = tiled_kernel<kFormat, kInterleaved>;
-  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kTiledShared)));
+void launch_tiled(const ProductArgs& args, LaunchStream& stream) {
   const dim3 grid(static_cast<unsigned>((args.rows + kTiledInputs - 1) / kTiledInputs), static_cast<unsigned>(panel_blocks(args)),
                   static_cast<unsigned>(args.groups));
-  kernel<<<grid, kTiledThreads, kTiledShared, stream>>>(args);
-  DI_CUDA_LAUNCHED();
+  stream.launch(tiled_kernel<kFormat, kInterleaved>, grid, kTiledThreads, kTiledShared, args);
 }
 
 // The number of rows a block takes is the one that should be fastest: a wave of blocks takes about as long as its inputs, and
@@ -179,35 +182,32 @@ WideGrid wide_grid(const ProductArgs& args) {
 }
 
 template <WeightFormat kFormat, bool kInterleaved>
-void launch_wide(const ProductArgs& args, const WideGrid& grid, cudaStream_t stream) {
-  const auto kernel = wide_kernel<kFormat, kInterleaved>;
-  DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kWideBytes)));
-  kernel<<<dim3(static_cast<unsigned>(grid.panels * grid.row_blocks), static_cast<unsigned>(args.groups)), kWideThreads,
-           kWideBytes, stream>>>(args, grid);
-  DI_CUDA_LAUNCHED();
+void launch_wide(const ProductArgs& args, const WideGrid& grid, LaunchStream& stream) {
+  stream.launch(wide_kernel<kFormat, kInterleaved>,
+                dim3(static_cast<unsigned>(grid.panels * grid.row_blocks), static_cast<unsigned>(args.groups)), kWideThreads,
+                kWideBytes, args, grid);
 }
 
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
-void launch(const ProductArgs& args, cudaStream_t stream) {
+void launch(const ProductArgs& args, LaunchStream& stream) {
   int64_t panels = 0;
   for (int i = 0; i < args.output_count; ++i) panels += (args.outputs[i].weight.out / args.groups + kPanelRows - 1) / kPanelRows;
   const int64_t segments = segment_count(args.outputs[0].weight.in);
   const auto shared = static_cast<size_t>(part_floats(segments, kTiles)) * sizeof(float);
-  const auto kernel = product_kernel<kFormat, kInterleaved, kTiles>;
-  if (shared > 48 << 10)
-    DI_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
   const dim3 grid(static_cast<unsigned>(panels), static_cast<unsigned>((args.rows + kTiles * 8 - 1) / (kTiles * 8)),
                   static_cast<unsigned>(args.groups));
   // Few blocks: more warps each, so that the segments of a panel are read at once.
   constexpr int64_t kFewBlocks = 264;
   const int64_t most_warps = static_cast<int64_t>(grid.x) * grid.y * grid.z < kFewBlocks ? 16 : 8;
-  kernel<<<grid, static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, stream>>>(args);
-  DI_CUDA_LAUNCHED();
+  ProductArgs own = args;
+  own.fetch_ahead = stream.overlaps();
+  stream.launch(product_kernel<kFormat, kInterleaved, kTiles>, grid,
+                static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, own);
 }
 
 // The number of input tiles a block takes only decides how often weights are read.
 template <WeightFormat kFormat, bool kInterleaved>
-void multiply(const ProductArgs& args, cudaStream_t stream) {
+void multiply(const ProductArgs& args, LaunchStream& stream) {
   constexpr int64_t kMostShared = 220 << 10;
   const int64_t segments = segment_count(args.outputs[0].weight.in);
   const auto fits = [&](int tiles) { return part_floats(segments, tiles) * static_cast<int64_t>(sizeof(float)) <= kMostShared; };
@@ -238,6 +238,7 @@ __device__ uint32_t pick(const uint32_t (&words)[4], int i) {
 // 8 columns a thread; 4 threads a group of scales. `padded`: columns of a row of y.
 template <bool kQuantize, InputOrder kOrder>
 __global__ void order_kernel(const bf16* x, uint32_t rows, uint32_t columns, uint32_t padded, bf16* y) {
+  take_turn();
   const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x;
   const uint32_t row = index / (padded / 8);
   const uint32_t column = index % (padded / 8) * 8;
@@ -285,20 +286,19 @@ __global__ void order_kernel(const bf16* x, uint32_t rows, uint32_t columns, uin
 }
 
 template <bool kQuantize, InputOrder kOrder>
-void launch_order(const bf16* x, int64_t rows, int64_t columns, bf16* y, cudaStream_t stream) {
+void launch_order(const bf16* x, int64_t rows, int64_t columns, bf16* y, LaunchStream& stream) {
   constexpr int kThreads = 256;
   const int64_t padded = ordered_columns(kOrder, columns);
   const int64_t threads = rows * padded / 8;
   if (threads == 0) return;
   if (threads > INT32_MAX) cuda_failed(__FILE__, __LINE__, "product", "too many inputs");
-  order_kernel<kQuantize, kOrder><<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
-      x, static_cast<uint32_t>(rows), static_cast<uint32_t>(columns), static_cast<uint32_t>(padded), y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(order_kernel<kQuantize, kOrder>, static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, x,
+                static_cast<uint32_t>(rows), static_cast<uint32_t>(columns), static_cast<uint32_t>(padded), y);
 }
 
 }  // namespace
 
-void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, cudaStream_t stream) {
+void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, LaunchStream& stream) {
   if (order == InputOrder::kLanes) launch_order<true, InputOrder::kLanes>(x, rows, columns, y, stream);
   if (order == InputOrder::kWideFp8) launch_order<true, InputOrder::kWideFp8>(x, rows, columns, y, stream);
   if (order == InputOrder::kWideFp4) launch_order<true, InputOrder::kWideFp4>(x, rows, columns, y, stream);
@@ -308,7 +308,7 @@ int64_t fp8_scratch(const ProductArgs& args) {
   return args.output_count == 0 ? 0 : args.rows * args.groups * ordered_columns(InputOrder::kWideFp8, args.outputs[0].weight.in);
 }
 
-void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, cudaStream_t stream) {
+void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
   const int64_t in = args.outputs[0].weight.in;
   const WideGrid grid = wide_grid(args);
@@ -323,7 +323,7 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, cudaStream_t
   multiply<WeightFormat::kFp8, true>(ordered, stream);
 }
 
-void multiply_fp8(const ProductArgs& args, bf16* scratch, cudaStream_t stream) {
+void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
   const WideGrid grid = wide_grid(args);
   if (!is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
@@ -336,7 +336,7 @@ void multiply_fp8(const ProductArgs& args, bf16* scratch, cudaStream_t stream) {
   launch_wide<WeightFormat::kFp8, false>(ordered, grid, stream);
 }
 
-void multiply_bf16(const ProductArgs& args, cudaStream_t stream) {
+void multiply_bf16(const ProductArgs& args, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
   multiply<WeightFormat::kBf16, false>(args, stream);
 }

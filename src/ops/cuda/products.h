@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/cuda/weight_view.h"
 #include "ops/ops.h"
 
@@ -25,6 +26,7 @@ struct ProductArgs {
   ProductOutput outputs[kMostOutputs];
   int output_count = 0;
   bool fp32 = false;
+  bool fetch_ahead = false;  ///< blocks ask for their weights while they wait for their turn
 };
 
 /// Where the columns of an input row lie, so that what a lane multiplies at a time lies together: for the kernels of segments.cuh
@@ -35,14 +37,14 @@ inline int64_t ordered_columns(InputOrder order, int64_t columns) {
   return order == InputOrder::kLanes ? columns : (columns + 127) / 128 * 128;
 }
 /// y [rows, ordered_columns] = x [rows, columns] rounded to E4M3 times a power of two in groups of 32 (spec §6.1).
-void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, cudaStream_t stream);
+void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, LaunchStream& stream);
 
 /// bf16 values that an FP8 product needs as scratch.
 int64_t fp8_scratch(const ProductArgs& args);
 /// x is quantised first.
-void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, cudaStream_t stream);
+void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 /// x is used as it is.
-void multiply_fp8(const ProductArgs& args, bf16* scratch, cudaStream_t stream);
-void multiply_bf16(const ProductArgs& args, cudaStream_t stream);
+void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
+void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -17,17 +17,17 @@ uint64_t hash_of(const Description& description) {
 
 }  // namespace
 
-Recorder::Recorder(cudaStream_t stream, Staging* staging) : stream_(stream), staging_(staging) {
+Recorder::Recorder(LaunchStream* stream, Staging* staging) : stream_(stream), staging_(staging) {
   for (Block& block : blocks_) {
     block.pinned = static_cast<uint8_t*>(allocate_pinned(kBlockBytes));
     DI_CUDA(cudaEventCreateWithFlags(&block.copied, cudaEventDisableTiming));
-    DI_CUDA(cudaEventRecord(block.copied, stream_));
+    DI_CUDA(cudaEventRecord(block.copied, *stream_));
   }
   arguments_ = static_cast<uint8_t*>(allocate_device(kBlockBytes));
 }
 
 Recorder::~Recorder() {
-  cudaStreamSynchronize(stream_);
+  cudaStreamSynchronize(*stream_);
   for (Graph& graph : graphs_) cudaGraphExecDestroy(graph.executable);
   for (Block& block : blocks_) {
     cudaEventDestroy(block.copied);
@@ -49,13 +49,13 @@ void Recorder::launch_uploads() {
     describe(description_, s.bytes);
   }
   const Segment* segments = staging_->upload(std::span<const Segment>(uploads_));
-  if (mode_ == Mode::kRecord) copy_segments(segments, static_cast<int64_t>(uploads_.size()), stream_);
+  if (mode_ == Mode::kRecord) copy_segments(segments, static_cast<int64_t>(uploads_.size()), *stream_);
   uploads_.clear();
 }
 
 void Recorder::rehearse(FunctionRef<void()> calls) {
   // The device may still read the block.
-  DI_CUDA(cudaStreamSynchronize(stream_));
+  DI_CUDA(cudaStreamSynchronize(*stream_));
   pass(Mode::kDescribe, blocks_[next_block_].pinned, calls, true);
 }
 
@@ -75,9 +75,10 @@ cudaGraphExec_t Recorder::record(uint8_t* host, FunctionRef<void()> calls) {
   const Description described = description_;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  DI_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  DI_CUDA(cudaStreamBeginCapture(*stream_, cudaStreamCaptureModeThreadLocal));
+  stream_->order_fully();
   pass(Mode::kRecord, host, calls);
-  DI_CUDA(cudaStreamEndCapture(stream_, &graph));
+  DI_CUDA(cudaStreamEndCapture(*stream_, &graph));
   DI_CHECK(description_ == described, "the calls of a step differ from one time to the next");
   DI_CUDA(cudaGraphInstantiate(&executable, graph, 0));
   DI_CUDA(cudaGraphDestroy(graph));
@@ -85,7 +86,7 @@ cudaGraphExec_t Recorder::record(uint8_t* host, FunctionRef<void()> calls) {
 }
 
 void Recorder::forget_oldest() {
-  DI_CUDA(cudaStreamSynchronize(stream_));
+  DI_CUDA(cudaStreamSynchronize(*stream_));
   const auto oldest = std::prev(graphs_.end());
   const auto [begin, end] = by_hash_.equal_range(hash_of(oldest->description));
   by_hash_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == oldest; }));
@@ -116,9 +117,10 @@ void Recorder::replay(FunctionRef<void()> calls) {
     graphs_.splice(graphs_.begin(), graphs_, known->second);
     ++replayed_;
   }
-  if (bytes > 0) DI_CUDA(cudaMemcpyAsync(arguments_, block.pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_));
-  DI_CUDA(cudaEventRecord(block.copied, stream_));
-  DI_CUDA(cudaGraphLaunch(graphs_.front().executable, stream_));
+  if (bytes > 0) stream_->copy(arguments_, block.pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);
+  DI_CUDA(cudaEventRecord(block.copied, *stream_));
+  DI_CUDA(cudaGraphLaunch(graphs_.front().executable, *stream_));
+  stream_->order_fully();
 }
 
 }  // namespace deepinfer::cuda

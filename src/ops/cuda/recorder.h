@@ -52,7 +52,7 @@ inline void describe(Description& out, const Bf16Weight& w) {
 /// What becomes of launches, for one stream. One caller at a time.
 class Recorder {
  public:
-  Recorder(cudaStream_t stream, Staging* staging);
+  Recorder(LaunchStream* stream, Staging* staging);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
@@ -101,7 +101,7 @@ class Recorder {
   cudaGraphExec_t record(uint8_t* host, FunctionRef<void()> calls);
   void forget_oldest();
 
-  cudaStream_t stream_;
+  LaunchStream* stream_;
   Staging* staging_;
   Mode mode_ = Mode::kRun;
   Description description_;

@@ -3,6 +3,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -19,6 +20,7 @@ __device__ uint64_t rank_key(float score, uint32_t index) {
 
 // One block a row. Each round takes the best key that is worse than the last one chosen.
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, float* logits) {
+  take_turn();
   __shared__ uint64_t best[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   const auto n = static_cast<int>(args.gate.out);
@@ -59,14 +61,16 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, f
     if (args.normalize && topk > 1) w /= sum + 1e-20f;
     args.weights[row * topk + k] = w * args.scale;
   }
+  if (args.counts == nullptr || row >= *args.counted) return;
+  for (int k = 0; k < topk; ++k)
+    atomicAdd(reinterpret_cast<unsigned long long*>(args.counts + args.experts[row * topk + k]), 1ull);
 }
 
 }  // namespace
 
-void choose_experts(const RouteArgs& args, int64_t rows, float* logits, cudaStream_t stream) {
+void choose_experts(const RouteArgs& args, int64_t rows, float* logits, LaunchStream& stream) {
   if (rows == 0) return;
-  route_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(args, logits);
-  DI_CUDA_LAUNCHED();
+  stream.launch(route_kernel, static_cast<unsigned>(rows), kThreads, 0, args, logits);
 }
 
 }  // namespace deepinfer::cuda

@@ -1,17 +1,19 @@
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/row_math.cuh"
 #include "ops/cuda/row_ops.h"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kRowThreads;
 
 unsigned blocks(int64_t items) { return static_cast<unsigned>((items + kThreads - 1) / kThreads); }
 __device__ int64_t thread_index() { return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; }
 
 // 8 columns a thread.
 __global__ void embed_kernel(const int32_t* ids, int64_t count, const bf16* table, int64_t hidden, int64_t streams, bf16* x) {
+  take_turn();
   const int64_t at = thread_index() * 8;
   if (at >= count) return;
   const int64_t row = at / (hidden * streams);
@@ -20,32 +22,29 @@ __global__ void embed_kernel(const int32_t* ids, int64_t count, const bf16* tabl
 
 // One block a row. In place is allowed: a thread reads only what it writes.
 __global__ void __launch_bounds__(kThreads) rms_norm_kernel(const bf16* x, const bf16* w, float eps, int dim, bf16* y) {
+  take_turn();
   __shared__ float scratch[kThreads / kWarp];
   const bf16* row = x + static_cast<int64_t>(blockIdx.x) * dim;
   bf16* out = y + static_cast<int64_t>(blockIdx.x) * dim;
   float square = 0;
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kThreads * 4)
+    square = add_squares(*reinterpret_cast<const uint2*>(row + i), square);
+  const float scale = norm_scale(square, dim, eps, scratch);
   for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kThreads * 4) {
-    const uint2 v = *reinterpret_cast<const uint2*>(row + i);
-    const float a = widen_low(v.x), b = widen_high(v.x), c = widen_low(v.y), d = widen_high(v.y);
-    square = fmaf(a, a, square), square = fmaf(b, b, square), square = fmaf(c, c, square), square = fmaf(d, d, square);
-  }
-  const float scale = 1.0f / sqrtf(block_sum<kThreads>(square, scratch) / static_cast<float>(dim) + eps);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kThreads * 4) {
-    const uint2 v = *reinterpret_cast<const uint2*>(row + i);
-    const uint2 u = __ldg(reinterpret_cast<const uint2*>(w + i));
     *reinterpret_cast<uint2*>(out + i) =
-        make_uint2(narrow_pair(widen_low(u.x) * (widen_low(v.x) * scale), widen_high(u.x) * (widen_high(v.x) * scale)),
-                   narrow_pair(widen_low(u.y) * (widen_low(v.y) * scale), widen_high(u.y) * (widen_high(v.y) * scale)));
+        normalize_four(*reinterpret_cast<const uint2*>(row + i), __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
   }
 }
 
 __global__ void scale_kernel(bf16* x, int64_t count, float factor) {
+  take_turn();
   const int64_t at = thread_index();
   if (at < count) x[at] = narrow(widen(x[at]) * factor);
 }
 
 // One thread a pair.
 __global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int64_t heads, int64_t dim, float sign) {
+  take_turn();
   const int64_t at = thread_index();
   if (at >= count) return;
   const int64_t k = at % rotation.pairs;
@@ -54,12 +53,11 @@ __global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int
   const float c = rotation.cos[row * rotation.pairs + k];
   const float s = sign * rotation.sin[row * rotation.pairs + k];
   auto* pair = reinterpret_cast<uint32_t*>(x + (head + 1) * dim - 2 * rotation.pairs + 2 * k);
-  const float a = widen_low(*pair);
-  const float b = widen_high(*pair);
-  *pair = narrow_pair(a * c - b * s, a * s + b * c);
+  *pair = rotate_pair(*pair, c, s);
 }
 
 __global__ void pool_kernel(const float* const* kv, const float* const* gate, int64_t count, int64_t dim, bf16* latent) {
+  take_turn();
   const int64_t at = thread_index();
   if (at >= count) return;
   const int64_t g = at / dim;
@@ -74,6 +72,7 @@ __global__ void pool_kernel(const float* const* kv, const float* const* gate, in
 
 // 4 columns a thread.
 __global__ void gather_kernel(const EngramTable table, const int64_t* ids, int64_t count, bf16* e) {
+  take_turn();
   const int64_t at = thread_index() * 4;
   if (at >= count) return;
   const int64_t id = ids[at / table.dim];
@@ -87,6 +86,7 @@ __global__ void gather_kernel(const EngramTable table, const int64_t* ids, int64
 // One block a (row, stream).
 __global__ void __launch_bounds__(kThreads) gate_kernel(const bf16* kv, const bf16* q_weight, const bf16* k_weight,
                                                         const uint8_t* image, float eps, int n, int hidden, bf16* x) {
+  take_turn();
   __shared__ float scratch[kThreads / kWarp];
   const int64_t row = blockIdx.x;
   const int s = static_cast<int>(blockIdx.y);
@@ -123,53 +123,46 @@ __global__ void __launch_bounds__(kThreads) gate_kernel(const bf16* kv, const bf
 
 }  // namespace
 
-void embed(const int32_t* ids, int64_t rows, const bf16* table, int64_t hidden, int64_t streams, bf16* x, cudaStream_t stream) {
+void embed(const int32_t* ids, int64_t rows, const bf16* table, int64_t hidden, int64_t streams, bf16* x, LaunchStream& stream) {
   const int64_t count = rows * streams * hidden;
   if (count == 0) return;
-  embed_kernel<<<blocks(count / 8), kThreads, 0, stream>>>(ids, count, table, hidden, streams, x);
-  DI_CUDA_LAUNCHED();
+  stream.launch(embed_kernel, blocks(count / 8), kThreads, 0, ids, count, table, hidden, streams, x);
 }
 
-void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y, cudaStream_t stream) {
+void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y, LaunchStream& stream) {
   if (rows == 0) return;
-  rms_norm_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(x, w, eps, static_cast<int>(dim), y);
-  DI_CUDA_LAUNCHED();
+  stream.launch(rms_norm_kernel, static_cast<unsigned>(rows), kThreads, 0, x, w, eps, static_cast<int>(dim), y);
 }
 
-void scale(bf16* x, int64_t count, float factor, cudaStream_t stream) {
+void scale(bf16* x, int64_t count, float factor, LaunchStream& stream) {
   if (count == 0) return;
-  scale_kernel<<<blocks(count), kThreads, 0, stream>>>(x, count, factor);
-  DI_CUDA_LAUNCHED();
+  stream.launch(scale_kernel, blocks(count), kThreads, 0, x, count, factor);
 }
 
-void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse, cudaStream_t stream) {
+void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse, LaunchStream& stream) {
   const int64_t count = rows * heads * rotation.pairs;
   if (count == 0) return;
-  rope_kernel<<<blocks(count), kThreads, 0, stream>>>(x, rotation, count, heads, dim, inverse ? -1.0f : 1.0f);
-  DI_CUDA_LAUNCHED();
+  stream.launch(rope_kernel, blocks(count), kThreads, 0, x, rotation, count, heads, dim, inverse ? -1.0f : 1.0f);
 }
 
 void compress_pool(const float* const* kv, const float* const* gate, int64_t groups, int64_t dim, bf16* latent,
-                   cudaStream_t stream) {
+                   LaunchStream& stream) {
   if (groups == 0) return;
-  pool_kernel<<<blocks(groups * dim), kThreads, 0, stream>>>(kv, gate, groups * dim, dim, latent);
-  DI_CUDA_LAUNCHED();
+  stream.launch(pool_kernel, blocks(groups * dim), kThreads, 0, kv, gate, groups * dim, dim, latent);
 }
 
-void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e, cudaStream_t stream) {
+void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e, LaunchStream& stream) {
   const int64_t count = rows * columns * table.dim;
   if (count == 0) return;
-  gather_kernel<<<blocks(count / 4), kThreads, 0, stream>>>(table, ids, count, e);
-  DI_CUDA_LAUNCHED();
+  stream.launch(gather_kernel, blocks(count / 4), kThreads, 0, table, ids, count, e);
 }
 
 void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
-                 int64_t n, int64_t hidden, bf16* x, cudaStream_t stream) {
+                 int64_t n, int64_t hidden, bf16* x, LaunchStream& stream) {
   if (rows == 0) return;
   const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(n));
-  gate_kernel<<<grid, kThreads, 0, stream>>>(kv, q_weight, k_weight, image, eps, static_cast<int>(n), static_cast<int>(hidden),
-                                             x);
-  DI_CUDA_LAUNCHED();
+  stream.launch(gate_kernel, grid, kThreads, 0, kv, q_weight, k_weight, image, eps, static_cast<int>(n), static_cast<int>(hidden),
+                x);
 }
 
 }  // namespace deepinfer::cuda

@@ -6,6 +6,7 @@
 #include "base/gumbel_noise.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
+#include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/sample.h"
 
 namespace deepinfer::cuda {
@@ -250,6 +251,7 @@ __device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Bo
 }
 
 __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows, int64_t vocab, int32_t* tokens) {
+  take_turn();
   __shared__ Shared s;
   const SampleRow row = rows[blockIdx.x];
   int32_t token = -1;
@@ -278,10 +280,9 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows,
 
 }  // namespace
 
-void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, cudaStream_t stream) {
+void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, LaunchStream& stream) {
   if (count == 0) return;
-  sample_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(rows, vocab, tokens);
-  DI_CUDA_LAUNCHED();
+  stream.launch(sample_kernel, static_cast<unsigned>(count), kThreads, 0, rows, vocab, tokens);
 }
 
 }  // namespace deepinfer::cuda

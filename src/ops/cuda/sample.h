@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/ops.h"
 
 namespace deepinfer::cuda {
@@ -23,6 +24,6 @@ struct SampleRow {
 };
 
 /// tokens[i] of rows[i], both on the device; kUndrawnToken where top-p keeps more tokens than a block sorts.
-void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, cudaStream_t stream);
+void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -4,6 +4,7 @@
 // sums of a (weight row, input row) are added in ascending order of the segments.
 
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 
@@ -108,6 +109,15 @@ __device__ inline float sum_parts(const float* parts, int segments, int64_t part
   float total = p[0];
   for (int s = 1; s < segments; ++s) total += p[s * part_size];
   return total;
+}
+
+/// Asks for the weights of a panel, or as many of its first rows as the second-level cache should be asked for at a time.
+template <WeightFormat kFormat>
+__device__ inline void fetch_panel(const WeightView& w, int64_t first_row, int64_t last_row) {
+  constexpr int64_t kMostBytes = 96 << 10;  // of every multiprocessor: what memory delivers while small kernels run
+  const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : kFormat == WeightFormat::kFp4 ? w.in / 2 : w.in * 2;
+  const int64_t rows = min(static_cast<int64_t>(kPanelRows), last_row + 1 - first_row);
+  fetch_ahead(w.values + first_row * row_bytes, min(rows * row_bytes, kMostBytes));
 }
 
 /// Warps of a block for `segments` segments: as equal shares as `most` allow.

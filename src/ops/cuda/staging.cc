@@ -64,17 +64,17 @@ void* Scratch::bytes(int64_t size) {
   return data_;
 }
 
-Staging::Staging(cudaStream_t stream) : stream_(stream) {
+Staging::Staging(LaunchStream* stream) : stream_(stream) {
   pinned_ = static_cast<uint8_t*>(allocate_pinned(kParts * kPartBytes));
   device_ = static_cast<uint8_t*>(allocate_device(kParts * kPartBytes));
   for (cudaEvent_t& event : done_) {
     DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    DI_CUDA(cudaEventRecord(event, stream_));
+    DI_CUDA(cudaEventRecord(event, *stream_));
   }
 }
 
 Staging::~Staging() {
-  cudaStreamSynchronize(stream_);
+  cudaStreamSynchronize(*stream_);
   for (cudaEvent_t event : done_) cudaEventDestroy(event);
   cudaFreeHost(pinned_);
   cudaFree(device_);
@@ -82,7 +82,7 @@ Staging::~Staging() {
 
 uint8_t* Staging::room(int64_t bytes) {
   if (used_ + bytes > kPartBytes) {
-    DI_CUDA(cudaEventRecord(done_[part_], stream_));
+    DI_CUDA(cudaEventRecord(done_[part_], *stream_));
     part_ = (part_ + 1) % kParts;
     used_ = 0;
     DI_CUDA(cudaEventSynchronize(done_[part_]));
@@ -111,7 +111,7 @@ void* Staging::upload_bytes(const void* data, int64_t bytes) {
   uint8_t* pinned = room(bytes);
   uint8_t* device = device_ + (pinned - pinned_);
   std::memcpy(pinned, data, static_cast<size_t>(bytes));
-  DI_CUDA(cudaMemcpyAsync(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_));
+  stream_->copy(device, pinned, static_cast<size_t>(bytes), cudaMemcpyHostToDevice);
   return device;
 }
 
@@ -120,8 +120,7 @@ void Staging::copy_to(void* device, const void* host, int64_t bytes) {
     const int64_t piece = std::min(kPartBytes, bytes - at);
     uint8_t* pinned = room(piece);
     std::memcpy(pinned, static_cast<const uint8_t*>(host) + at, static_cast<size_t>(piece));
-    DI_CUDA(
-        cudaMemcpyAsync(static_cast<uint8_t*>(device) + at, pinned, static_cast<size_t>(piece), cudaMemcpyHostToDevice, stream_));
+    stream_->copy(static_cast<uint8_t*>(device) + at, pinned, static_cast<size_t>(piece), cudaMemcpyHostToDevice);
   }
 }
 

@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/cuda/launch.h"
+
 namespace deepinfer::cuda {
 
 /// Memory of the device, and of the host for its copies. Aborts, saying how much was wanted and how much there is, when there is
@@ -42,7 +44,7 @@ class Scratch {
 /// copy is done. A call waits only when a whole ring of arguments is still under way.
 class Staging {
  public:
-  explicit Staging(cudaStream_t stream);
+  explicit Staging(LaunchStream* stream);
   ~Staging();
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -70,7 +72,7 @@ class Staging {
   void* upload_bytes(const void* data, int64_t bytes);
   uint8_t* room(int64_t bytes);  ///< pinned
 
-  cudaStream_t stream_;
+  LaunchStream* stream_;
   uint8_t* pinned_ = nullptr;
   uint8_t* device_ = nullptr;
   cudaEvent_t done_[kParts] = {};

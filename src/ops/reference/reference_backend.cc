@@ -391,6 +391,8 @@ class ReferenceBackend final : public Backend {
         if (args.normalize && args.topk > 1) w /= sum + 1e-20f;
         w *= args.scale;
       }
+      if (args.counts == nullptr || r >= *args.counted) continue;
+      for (int64_t k = 0; k < args.topk; ++k) ++args.counts[args.experts[r * args.topk + k]];
     }
   }
 

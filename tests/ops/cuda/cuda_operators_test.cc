@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "ops/backends.h"
 #include "ops/cuda/cuda_backend.h"
@@ -30,23 +31,28 @@ const std::vector<OpCase>& cases() {
   return all;
 }
 
-// One backend for all tests of the process: its scratch meets every order of sizes.
-Backend* backend() {
-  static const std::unique_ptr<Backend> gpu = []() -> std::unique_ptr<Backend> {
-    const auto devices = cuda_devices();
-    if (!devices) return nullptr;
-    auto device = make_cuda_backend(devices->front().index);
-    return device ? testing::make_host_pointer_backend(std::move(*device), false) : nullptr;
-  }();
-  return gpu.get();
+constexpr const char* kSettings[] = {"none", "all"};
+
+std::unique_ptr<Backend> make_backend(const char* features) {
+  const auto devices = cuda_devices();
+  if (!devices) return nullptr;
+  auto device = make_cuda_backend(devices->front().index, *parse_cuda_features(features));
+  return device ? testing::make_host_pointer_backend(std::move(*device), false) : nullptr;
 }
 
-class CudaOperator : public ::testing::TestWithParam<size_t> {
+// One backend a setting for all tests of the process: its scratch meets every order of sizes.
+Backend* backend(size_t setting) {
+  static const std::unique_ptr<Backend> gpus[] = {make_backend(kSettings[0]), make_backend(kSettings[1])};
+  return gpus[setting].get();
+}
+
+class CudaOperator : public ::testing::TestWithParam<std::tuple<size_t, size_t>> {
  protected:
   void SetUp() override {
-    if (backend() == nullptr) GTEST_SKIP() << cuda_devices().error().message();
+    if (gpu() == nullptr) GTEST_SKIP() << cuda_devices().error().message();
   }
-  const OpCase& op() const { return cases()[GetParam()]; }
+  const OpCase& op() const { return cases()[std::get<1>(GetParam())]; }
+  Backend* gpu() const { return backend(std::get<0>(GetParam())); }
 };
 
 TEST_P(CudaOperator, MatchesReference) {
@@ -55,7 +61,7 @@ TEST_P(CudaOperator, MatchesReference) {
   const Outputs want = run(*reference.backend, 0, op().rows());
   for (int64_t count : op().counts) {
     SCOPED_TRACE(count);
-    const Outputs got = run(*backend(), 0, count);
+    const Outputs got = run(*gpu(), 0, count);
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < got.size(); ++i) expect_close(got[i], want[i], count);
   }
@@ -64,17 +70,28 @@ TEST_P(CudaOperator, MatchesReference) {
 TEST_P(CudaOperator, RowsDoNotMatter) {
   const RunRows run = op().make();
   const int64_t rows = op().rows();
-  const Outputs wanted = run(*backend(), 0, rows);
-  for (int64_t count : op().counts) ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), 0, count), wanted, 0, count));
+  const Outputs wanted = run(*gpu(), 0, rows);
+  for (int64_t count : op().counts) ASSERT_NO_FATAL_FAILURE(expect_same(run(*gpu(), 0, count), wanted, 0, count));
   if (rows > 3) {
-    ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), 3, rows - 3), wanted, 3, rows - 3));
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(*gpu(), 3, rows - 3), wanted, 3, rows - 3));
   }
   const int64_t step = rows > 64 ? 5 : 1;
-  for (int64_t r = 0; r < rows; r += step) ASSERT_NO_FATAL_FAILURE(expect_same(run(*backend(), r, 1), wanted, r, 1));
+  for (int64_t r = 0; r < rows; r += step) ASSERT_NO_FATAL_FAILURE(expect_same(run(*gpu(), r, 1), wanted, r, 1));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CudaOperator, ::testing::Range<size_t>(0, cases().size()),
-                         [](const auto& param) { return cases()[param.param].name; });
+TEST_P(CudaOperator, FeaturesDoNotMatter) {
+  const RunRows run = op().make();
+  for (int64_t count : op().counts)
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(*gpu(), 0, count), run(*backend(0), 0, count), 0, count));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaOperator,
+                         ::testing::Combine(::testing::Range<size_t>(0, std::size(kSettings)),
+                                            ::testing::Range<size_t>(0, cases().size())),
+                         [](const auto& param) {
+                           const std::string features = std::get<0>(param.param) == 0 ? "" : "_features";
+                           return cases()[std::get<1>(param.param)].name + features;
+                         });
 
 TEST(CudaBackendMemory, GathersBehindTwoToThe31Bytes) {
   const auto devices = cuda_devices();
@@ -142,10 +159,13 @@ TEST(CudaBackendMemory, CopiesRowsOfAnySizeAndAlignment) {
   memory.free(to);
 }
 
-TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
+class CudaGraphReplay : public ::testing::TestWithParam<const char*> {};
+
+// A chain of operators that read what the one before wrote and write what it read, with coefficients computed beside them.
+TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   const auto devices = cuda_devices();
   if (!devices) GTEST_SKIP() << devices.error().message();
-  auto device = make_cuda_backend(devices->front().index);
+  auto device = make_cuda_backend(devices->front().index, *parse_cuda_features(GetParam()));
   ASSERT_TRUE(device);
   DeviceMemory& memory = (*device)->memory();
   testing::Random random(2);
@@ -175,12 +195,29 @@ TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   const Fp8Weight shared1 = fp8(kInner, kIn), shared2 = fp8(kIn, kInner), shared3 = fp8(kInner, kIn), dense = fp8(kIn, kIn);
   const Bf16Weight gate{upload(testing::bf16_weights(random, kExperts * kIn, 0.1f)), kExperts, kIn};
   const float* bias = upload(testing::floats(random, kExperts, 0.1f));
+  constexpr int64_t kStreams = 4;
+  const HyperMixWeights mix{upload(testing::floats(random, (2 + kStreams) * kStreams * kStreams * kIn, 0.05f)),
+                            upload(testing::floats(random, (2 + kStreams) * kStreams, 1.0f)),
+                            upload(std::vector<float>{0.5f, 0.75f, 1.25f}),
+                            kStreams,
+                            kIn,
+                            20,
+                            1e-6f,
+                            1e-20f};
+  const bf16* norm = upload(testing::bf16_weights(random, kIn, 1.0f));
+  auto* streams = static_cast<bf16*>(room(kRows * kStreams * kIn * 2));
+  auto* pre = static_cast<float*>(room(kRows * kStreams * 4));
+  auto* next_pre = static_cast<float*>(room(kRows * kStreams * 4));
+  auto* post = static_cast<float*>(room(kRows * kStreams * 4));
+  auto* comb = static_cast<float*>(room(kRows * kStreams * kStreams * 4));
   auto* x = static_cast<bf16*>(room(kRows * kIn * 2));
   auto* v = static_cast<bf16*>(room(kRows * kIn * 2));
   auto* y = static_cast<bf16*>(room(kRows * kIn * 2));
   auto* chosen = static_cast<int32_t*>(room(kRows * kTopk * 4));
   auto* weights = static_cast<float*>(room(kRows * kTopk * 4));
   const auto calls = [&] {
+    (*device)->beside([&] { (*device)->hyper_mix(mix, streams, kRows, next_pre, post, comb); });
+    (*device)->hyper_collapse_norm(streams, pre, kRows, kStreams, kIn, norm, 1e-20f, x);
     const LinearOutput output{dense, v};
     (*device)->linear_fp8(x, kRows, {&output, 1});
     (*device)->route({.v = v, .gate = gate, .bias = bias, .bias_vl = bias, .topk = kTopk, .experts = chosen, .weights = weights},
@@ -196,6 +233,9 @@ TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
                         .swiglu_limit = 10,
                         .y = y},
                        kRows);
+    (*device)->join();
+    (*device)->hyper_expand(y, post, comb, kRows, kStreams, kIn, streams);
+    (*device)->hyper_collapse_norm(streams, next_pre, kRows, kStreams, kIn, norm, 1e-20f, y);
   };
   const auto result = [&] {
     std::vector<bf16> host(kRows * kIn);
@@ -204,17 +244,26 @@ TEST(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   };
   calls();  // scratch grows, tables are uploaded
   const auto graph = record_cuda_graph(**device, calls);
-  for (int i = 0; i < 3; ++i) {  // other inputs, other choices, one graph
-    const auto input = testing::activations(random, kRows, kIn);
-    memory.upload(x, input.data(), kRows * kIn * 2);
-    calls();
+  for (int i = 0; i < 100; ++i) {  // other inputs, other choices, one graph
+    const auto input = testing::activations(random, kRows, kStreams * kIn);
+    const auto mixes = testing::floats(random, kRows * kStreams, 1.0f);
+    const auto begin = [&] {
+      memory.upload(streams, input.data(), kRows * kStreams * kIn * 2);
+      memory.upload(pre, mixes.data(), kRows * kStreams * 4);
+      memory.fill(y, 0xcd, kRows * kIn * 2);
+    };
+    begin();
+    for (int turn = 0; turn < 3; ++turn) calls();  // each begins with the streams of the one before
     const std::vector<bf16> want = result();
-    memory.fill(y, 0xcd, kRows * kIn * 2);
-    graph->replay();
+    begin();
+    for (int turn = 0; turn < 3; ++turn) graph->replay();
     EXPECT_TRUE(result() == want) << "input " << i;
   }
   for (void* data : all) memory.free(data);
 }
+
+INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay, ::testing::Values("none", "overlap", "beside", "fused", "all"),
+                         [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
 }  // namespace deepinfer

@@ -216,6 +216,24 @@ class HostPointers final : public Backend {
     }
     device_->rms_norm(call.in(x, rows * dim), call.weight(w, dim), eps, rows, dim, call.out(y, rows * dim));
   }
+  void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                           bf16* y) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    device_->hyper_collapse_norm(call.in(x, rows * n * hidden), call.in(pre, rows * n), rows, n, hidden, call.weight(w, hidden),
+                                 eps, call.out(y, rows * hidden));
+  }
+  void attention_latents(const LatentArgs& args, int64_t rows) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    LatentArgs copy = args;
+    copy.q = call.inout(args.q, rows * args.q_dim);
+    copy.q_norm = call.weight(args.q_norm, args.q_dim);
+    copy.kv = call.inout(args.kv, rows * args.kv_dim);
+    copy.kv_norm = call.weight(args.kv_norm, args.kv_dim);
+    copy.rotation.cos = call.in(args.rotation.cos, rows * args.rotation.pairs);
+    copy.rotation.sin = call.in(args.rotation.sin, rows * args.rotation.pairs);
+    copy.packed = call.out(args.packed, rows * (args.kv_dim + args.kv_dim / kScaleGroup));
+    device_->attention_latents(copy, rows);
+  }
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     if (outputs.empty()) return;
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
@@ -334,6 +352,10 @@ class HostPointers final : public Backend {
     copy.image = call.in(args.image, rows);
     copy.experts = call.out(args.experts, rows * args.topk);
     copy.weights = call.out(args.weights, rows * args.topk);
+    if (args.counts != nullptr) {
+      copy.counts = call.inout(args.counts, args.gate.out);
+      copy.counted = call.in(args.counted, 1);
+    }
     device_->route(copy, rows);
   }
 

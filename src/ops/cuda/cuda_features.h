@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace deepinfer {
+
+/// Ways in which the CUDA backend can go about its work; results have the same bits with and without. Off until they have been
+/// measured.
+struct CudaFeatures {
+  bool overlap = false;         ///< a kernel may begin before the one before it has ended (ops/cuda/launch.h)
+  bool beside = false;          ///< what Backend::beside is given runs on a stream of its own
+  bool wide_attention = false;  ///< attention of many rows on warpgroups (ops/cuda/attention_wide.cu)
+  bool wide_index = false;      ///< index scores likewise (ops/cuda/index_wide.cu)
+  bool fused = false;           ///< one kernel where an operator has several steps over the same rows
+
+  bool operator==(const CudaFeatures&) const = default;
+};
+
+/// Names separated by commas, or "all", or "none". An error names what is unknown, and what there is.
+Result<CudaFeatures> parse_cuda_features(std::string_view text);
+/// What parse_cuda_features takes.
+std::string cuda_features_text(const CudaFeatures& features);
+
+}  // namespace deepinfer

@@ -1,0 +1,107 @@
+// Several steps over the same rows in one kernel (Backend's operators that are made of others). A row's intermediate values are
+// rounded where the operators alone round them, and lie in shared memory instead.
+
+#include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/row_math.cuh"
+#include "ops/cuda/row_ops.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+// One block a row: hyper_collapse, then rms_norm. A thread reads from shared memory what it wrote itself.
+template <int kStreams>
+__global__ void __launch_bounds__(kRowThreads)
+    collapse_norm_kernel(const bf16* x, const float* pre, int streams, int hidden, const bf16* w, float eps, bf16* y) {
+  take_turn();
+  extern __shared__ uint2 columns[];  // [hidden / 4]
+  __shared__ float scratch[kRowThreads / kWarp];
+  const int n = kStreams > 0 ? kStreams : streams;
+  const int64_t row = blockIdx.x;
+  x += row * n * hidden;
+  float square = 0;
+#pragma unroll 5
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
+    const uint2 v = collapse_four(x + i, pre + row * n, n, hidden);
+    columns[i / 4] = v;
+    square = add_squares(v, square);
+  }
+  const float scale = norm_scale(square, hidden, eps, scratch);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
+    *reinterpret_cast<uint2*>(y + row * hidden + i) =
+        normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
+  }
+}
+
+// The row's norm, into shared memory.
+__device__ void normalize_row(const bf16* x, const bf16* w, int dim, float eps, uint2* columns) {
+  __shared__ float scratch[kRowThreads / kWarp];
+  float square = 0;
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kRowThreads * 4) {
+    const uint2 v = *reinterpret_cast<const uint2*>(x + i);
+    columns[i / 4] = v;
+    square = add_squares(v, square);
+  }
+  const float scale = norm_scale(square, dim, eps, scratch);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kRowThreads * 4)
+    columns[i / 4] = normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
+}
+
+// Grid: rows, the queries' latent and the window's key. The key is rotated and packed, too.
+__global__ void __launch_bounds__(kRowThreads) latents_kernel(const LatentArgs args) {
+  take_turn();
+  extern __shared__ uint2 columns[];  // [dim / 4]
+  const int64_t row = blockIdx.x;
+  const bool is_key = blockIdx.y == 1;
+  const auto dim = static_cast<int>(is_key ? args.kv_dim : args.q_dim);
+  bf16* x = is_key ? args.kv + row * dim : args.q + row * dim;
+  normalize_row(x, is_key ? args.kv_norm : args.q_norm, dim, args.eps, columns);
+  if (is_key) {
+    __syncthreads();
+    const int64_t pairs = args.rotation.pairs;
+    auto* rotated = reinterpret_cast<uint32_t*>(reinterpret_cast<bf16*>(columns) + dim - 2 * pairs);
+    for (int64_t k = threadIdx.x; k < pairs; k += kRowThreads)
+      rotated[k] = rotate_pair(rotated[k], args.rotation.cos[row * pairs + k], args.rotation.sin[row * pairs + k]);
+    __syncthreads();
+  }
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kRowThreads * 4)
+    *reinterpret_cast<uint2*>(x + i) = columns[i / 4];
+  if (!is_key) return;
+  // Eight lanes a group of scales; whole warps, of which some lanes may have no columns.
+  constexpr int kColumns = kWarp * 4;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  uint8_t* packed = args.packed + row * (dim + dim / kScaleGroup);
+  for (int first = static_cast<int>(threadIdx.x) / kWarp * kColumns; first < dim; first += kRowThreads / kWarp * kColumns) {
+    const int i = first + lane * 4;
+    const bool inside = i < dim;
+    const uint2 v = inside ? columns[i / 4] : make_uint2(0, 0);
+    const float f[4] = {widen_low(v.x), widen_high(v.x), widen_low(v.y), widen_high(v.y)};
+    float amax = fmaxf(fmaxf(fabsf(f[0]), fabsf(f[1])), fmaxf(fabsf(f[2]), fabsf(f[3])));
+#pragma unroll
+    for (int step = 1; step < 8; step <<= 1) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, step));
+    if (!inside) continue;
+    const uint32_t byte = fp8_scale_bits(amax);
+    const float scale = e8m0_value(byte);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) packed[i + k] = static_cast<uint8_t>(e4m3_bits(f[k] / scale));
+    if (lane % 8 == 0) packed[dim + i / kScaleGroup] = static_cast<uint8_t>(byte);
+  }
+}
+
+}  // namespace
+
+void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
+                         bf16* y, LaunchStream& stream) {
+  if (rows == 0) return;
+  const auto kernel = n == 4 ? collapse_norm_kernel<4> : collapse_norm_kernel<0>;
+  stream.launch(kernel, static_cast<unsigned>(rows), kRowThreads, static_cast<size_t>(hidden) * sizeof(bf16), x, pre,
+                static_cast<int>(n), static_cast<int>(hidden), w, eps, y);
+}
+
+void attention_latents(const LatentArgs& args, int64_t rows, LaunchStream& stream) {
+  if (rows == 0) return;
+  const int64_t widest = args.q_dim > args.kv_dim ? args.q_dim : args.kv_dim;
+  stream.launch(latents_kernel, dim3(static_cast<unsigned>(rows), 2), kRowThreads, static_cast<size_t>(widest) * sizeof(bf16),
+                args);
+}
+
+}  // namespace deepinfer::cuda
