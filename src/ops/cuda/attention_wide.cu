@@ -68,26 +68,34 @@ static_assert(kQueryBytes <= sizeof(Shared::scores));
 
 __device__ int thread_index() { return static_cast<int>(threadIdx.x); }
 
-// Queries of all heads in the order of keys of one format: at `to` blocks of 64 columns, swizzled. Heads that are not there are
-// zero.
-__device__ void order_queries(const bf16* q, int own_heads, bool fp8, uint8_t* to) {
+// Queries of all heads in the orders of the two formats of keys: at `compressed` and at `window` blocks of 64 columns, swizzled.
+// Heads that are not there are zero.
+__device__ void order_queries(const bf16* q, int own_heads, uint8_t* compressed, uint8_t* window) {
+  // A warp has four heads and, of each 64 columns, eight of every lane that will widen compressed keys: stores in that order meet
+  // in no bank, those in the other in two.
+  static_assert(kThreads / kWarp * 4 == kHeads);
+  constexpr int kParts = kDim / 64;
   const int lane = thread_index() % kWarp;
-  // A warp takes four heads and, of each, eight columns of every lane that will widen them: stores meet in no bank.
-  constexpr int kHeadSteps = kHeads / 4;
-  for (int i = thread_index() / kWarp; i < kHeadSteps * (kDim / 64); i += kThreads / kWarp) {
-    const int head = i % kHeadSteps * 4 + lane / 8;
-    const int part = i / kHeadSteps;  // of 64 columns
-    const int chunk = part / 2 * kQuarter;
-    const int column = fp8 ? part % 2 * 64 + lane % 8 * 8 : lane % 8 / 2 * 32 + part % 2 * 16 + lane % 2 * 8;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (head < own_heads) v = interleave(load_again(q + head * kDim + chunk + column));
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+  const int head = thread_index() / kWarp * 4 + lane / 8;
+  const auto column_of = [&](int part) { return lane % 8 / 2 * 32 + part % 2 * 16 + lane % 2 * 8; };  // of a quarter
+  uint4 v[kParts];
 #pragma unroll
-    for (uint32_t pair = 0; pair < 4; ++pair) {
-      const PairPlace p = pair_place(fp8, static_cast<uint32_t>(column), pair);
-      const uint32_t block = static_cast<uint32_t>(chunk) / 64 + p.block;
-      *reinterpret_cast<uint32_t*>(to + block * kQueryBlock + swizzled_piece(static_cast<uint32_t>(head), p.piece) + p.word * 4) =
-          pairs[pair];
+  for (int part = 0; part < kParts; ++part) {
+    v[part] = make_uint4(0, 0, 0, 0);
+    if (head < own_heads) v[part] = load_again(q + head * kDim + part / 2 * kQuarter + column_of(part));
+  }
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const uint4 ordered = interleave(v[part]);
+    const uint32_t pairs[4] = {ordered.x, ordered.y, ordered.z, ordered.w};
+#pragma unroll
+    for (const bool fp8 : {false, true}) {
+#pragma unroll
+      for (uint32_t pair = 0; pair < 4; ++pair) {
+        const PairPlace p = pair_place(fp8, static_cast<uint32_t>(column_of(part)), pair);
+        uint8_t* block = (fp8 ? window : compressed) + (static_cast<uint32_t>(part) / 2 * 2 + p.block) * kQueryBlock;
+        *reinterpret_cast<uint32_t*>(block + swizzled_piece(static_cast<uint32_t>(head), p.piece) + p.word * 4) = pairs[pair];
+      }
     }
   }
 }
@@ -277,34 +285,55 @@ __device__ ValuePieces load_values(const uint8_t* row, bool window, int dim) {
   return v;
 }
 
-// The warpgroups that bring values to shared memory, half of the dims after the other. A warp has eight keys and half of a
-// stage's dims, a lane 32 dims of one key; the keys are the lanes that store together, so they meet in no bank.
-__device__ void widen_stages(Shared& s, int window, int count) {
-  const int thread = thread_index() - kMultipliers * kWarpgroup;
-  const int lane = thread % kWarp;
-  const int warp = thread / kWarp;
-  const int key_in_stage = warp % (kStageKeys / 8) * 8 + lane % 8;
-  const int dim_in_stage = warp / (kStageKeys / 8) * 128 + lane / 8 * 32;
+// Stages of values: first all keys by half of the dims, then by the other half.
+__device__ int stage_count(int count) { return (count + kStageKeys - 1) / kStageKeys * (kDim / kStageDims); }
+
+// What a lane widens of a stage: 32 dims of one key. A warp has eight keys and half of the stage's dims; the keys are the lanes
+// that store together, so they meet in no bank. Keys behind the last one repeat it.
+struct StagePart {
+  int key_in_stage, dim_in_stage;
+  int key, dim;
+};
+__device__ StagePart stage_part(int number, int count) {
+  const int lane = thread_index() % kWarp;
+  const int warp = (thread_index() - kMultipliers * kWarpgroup) / kWarp;
   const int per_half = (count + kStageKeys - 1) / kStageKeys;
-  const int stages = per_half * (kDim / kStageDims);
-  const auto load = [&](int number) {
-    const int key = min(number % per_half * kStageKeys + key_in_stage, count - 1);
-    return load_values(s.values.rows[key], key < window, number / per_half * kStageDims + dim_in_stage);
-  };
-  constexpr int kAhead = 2;
-  ValuePieces pieces[kAhead];
+  StagePart part{};
+  part.key_in_stage = warp % (kStageKeys / 8) * 8 + lane % 8;
+  part.dim_in_stage = warp / (kStageKeys / 8) * 128 + lane / 8 * 32;
+  part.key = min(number % per_half * kStageKeys + part.key_in_stage, count - 1);
+  part.dim = number / per_half * kStageDims + part.dim_in_stage;
+  return part;
+}
+
+// Stages on their way from memory. The first go before there is a list of rows.
+constexpr int kAhead = kDim / kStageDims;  // no more than there are
+__device__ void load_first_values(const AttentionQuery& a, int window, int count, ValuePieces (&pieces)[kAhead]) {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) pieces[i] = load(min(i, stages - 1));
+  for (int i = 0; i < kAhead; ++i) {
+    const StagePart part = stage_part(i, count);
+    pieces[i] = load_values(key_row(a, part.key), part.key < window, part.dim);
+  }
+}
+
+// The warpgroups that bring values to shared memory.
+__device__ void widen_stages(Shared& s, int window, int count, ValuePieces (&pieces)[kAhead]) {
+  const int lane = thread_index() % kWarp;
+  const StagePart own = stage_part(0, count);
+  const int stages = stage_count(count);
   for (int number = 0; number < stages; number += kAhead) {
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {
       const int at = number + ahead;
       if (at >= stages) break;
       const ValuePieces now = pieces[ahead];
-      pieces[ahead] = load(min(at + kAhead, stages - 1));
+      if (at + kAhead < stages) {
+        const StagePart next = stage_part(at + kAhead, count);
+        pieces[ahead] = load_values(s.values.rows[next.key], next.key < window, next.dim);
+      }
       const int stage = at % kValueStages;
       const int turn = at / kValueStages;
-      uint8_t* to = s.values.stages[stage] + dim_in_stage / 64 * kValueBlock;
+      uint8_t* to = s.values.stages[stage] + own.dim_in_stage / 64 * kValueBlock;
       uint32_t v[2][8];
       widen_values({now.data[0], now.scales & 255}, now.window, v[0]);
       const uint4 second = now.window ? now.data[1] : make_uint4(now.data[0].z, now.data[0].w, 0, 0);
@@ -313,8 +342,8 @@ __device__ void widen_stages(Shared& s, int window, int count) {
 #pragma unroll
       for (int piece = 0; piece < 4; ++piece) {
         const uint32_t* from = v[piece / 2] + piece % 2 * 4;
-        *reinterpret_cast<uint4*>(
-            to + swizzled_piece(static_cast<uint32_t>(key_in_stage), static_cast<uint32_t>(dim_in_stage % 64 / 8 + piece))) =
+        *reinterpret_cast<uint4*>(to + swizzled_piece(static_cast<uint32_t>(own.key_in_stage),
+                                                      static_cast<uint32_t>(own.dim_in_stage % 64 / 8 + piece))) =
             make_uint4(from[0], from[1], from[2], from[3]);
       }
       show_shared_memory();
@@ -439,8 +468,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     rows = lane_rows(a, first_of(tile), count - first_of(tile));
     load_piece(rows, 0, piece);
   }
-  order_queries(q + first_output, own_heads, false, s.queries);
-  if (window > 0) order_queries(q + first_output, own_heads, true, reinterpret_cast<uint8_t*>(s.scores));
+  order_queries(q + first_output, own_heads, s.queries, reinterpret_cast<uint8_t*>(s.scores));
   show_shared_memory();
   __syncthreads();
 
@@ -474,9 +502,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     multiply_compressed(sum);
     store_scores(s, first_of(tile), count - first_of(tile), scale, sum);
   }
+  // Ahead of time: where keys lie, and the first values.
+  constexpr int kThreadRows = (kMostKeys + kThreads - 1) / kThreads;
+  const uint8_t* own_rows[kThreadRows];
+#pragma unroll
+  for (int k = 0; k < kThreadRows; ++k) own_rows[k] = key_row(a, min(k * kThreads + thread_index(), count - 1));
+  ValuePieces pieces[kAhead] = {};
+  if (group >= kMultipliers) load_first_values(a, window, count, pieces);
   __syncthreads();
 
-  for (int i = thread_index(); i < count; i += kThreads) s.values.rows[i] = key_row(a, i);
+#pragma unroll
+  for (int k = 0; k < kThreadRows; ++k) {
+    const int i = k * kThreads + thread_index();
+    if (i < count) s.values.rows[i] = own_rows[k];
+  }
 #pragma unroll 1
   for (int head = thread_index() / kWarp; head < own_heads; head += kThreads / kWarp)
     softmax(s, head, count, sinks[first_head + head]);
@@ -484,7 +523,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   if (group >= kMultipliers) {
     give_registers<88>();
-    widen_stages(s, window, count);
+    widen_stages(s, window, count, pieces);
   } else {
     take_registers<168>();
     multiply_stages(s, group, count, own_heads, out + first_output);

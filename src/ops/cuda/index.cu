@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           k.rows[i] = inside ? load_unaligned(keys[i] + column / 2) : make_uint4(0, 0, 0, 0);
-          k.scales[i] = inside ? __ldg(keys[i] + args.dim / 2 + column / kScaleGroup) : 127;
+          k.scales[i] = inside ? keys[i][args.dim / 2 + column / kScaleGroup] : 127;
         }
         const auto inputs = [&](int tile, int pair) {
           return *reinterpret_cast<const uint4*>(query + (h0 + tile * 8 + g) * stride + chunk * 128 + t * 32 + pair * 8);

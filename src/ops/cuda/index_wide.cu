@@ -39,25 +39,37 @@ __device__ int thread_index() { return static_cast<int>(threadIdx.x); }
 // Queries and weights of rows first .. first + count - 1; others, and heads and dims that are not there, are zero.
 __device__ void load_rows(const ScoreArgs& args, int64_t first, int count, Shared& s) {
   const int lane = thread_index() % kWarp;
-  // A warp takes four heads and, of each, 16 columns of every lane that widens keys: stores meet in no bank.
-  constexpr int kHeadSteps = kRows * kHeads / 4;
-  for (int i = thread_index() / kWarp; i < kHeadSteps * (kDim / 64); i += kThreads / kWarp) {
-    const int input = i % kHeadSteps * 4 + lane / 8;
-    const int row = input / kHeads;
-    const int head = input % kHeads;
-    const int column = lane % 8 / 2 * 32 + i / kHeadSteps * 16 + lane % 2 * 8;
-    uint4 v = make_uint4(0, 0, 0, 0);
-    if (row < count && head < args.heads && column < args.dim) {
-      const bf16* from = args.q + ((first + row) * args.heads + head) * args.dim + column;
-      v = interleave(load_unaligned(reinterpret_cast<const uint8_t*>(from)));
-    }
-    uint8_t* to = s.queries + input / kInputs * kTileBytes;
-    const uint32_t pairs[4] = {v.x, v.y, v.z, v.w};
+  // A warp takes four heads and, of each 64 columns, eight of every lane that widens keys: stores meet in no bank.
+  constexpr int kFours = kRows * kHeads / 4;
+  constexpr int kBatch = 4;  // loads under way
+  for (int first_four = thread_index() / kWarp * kBatch; first_four < kFours * (kDim / 64);
+       first_four += kThreads / kWarp * kBatch) {
+    const int part = first_four / kFours;
+    const int column = lane % 8 / 2 * 32 + part * 16 + lane % 2 * 8;
+    const int first_input = first_four % kFours * 4 + lane / 8;
+    uint4 v[kBatch];
 #pragma unroll
-    for (uint32_t pair = 0; pair < 4; ++pair) {
-      const PairPlace p = pair_place(false, static_cast<uint32_t>(column), pair);
-      *reinterpret_cast<uint32_t*>(to + p.block * kBlockBytes + swizzled_piece(static_cast<uint32_t>(input % kInputs), p.piece) +
-                                   p.word * 4) = pairs[pair];
+    for (int k = 0; k < kBatch; ++k) {
+      const int row = (first_input + k * 4) / kHeads;
+      const int head = (first_input + k * 4) % kHeads;
+      v[k] = make_uint4(0, 0, 0, 0);
+      if (row < count && head < args.heads && column < args.dim) {
+        const bf16* from = args.q + ((first + row) * args.heads + head) * args.dim + column;
+        v[k] = load_unaligned(reinterpret_cast<const uint8_t*>(from));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int input = first_input + k * 4;
+      uint8_t* to = s.queries + input / kInputs * kTileBytes;
+      const uint4 ordered = interleave(v[k]);
+      const uint32_t pairs[4] = {ordered.x, ordered.y, ordered.z, ordered.w};
+#pragma unroll
+      for (uint32_t pair = 0; pair < 4; ++pair) {
+        const PairPlace p = pair_place(false, static_cast<uint32_t>(column), pair);
+        *reinterpret_cast<uint32_t*>(to + p.block * kBlockBytes +
+                                     swizzled_piece(static_cast<uint32_t>(input % kInputs), p.piece) + p.word * 4) = pairs[pair];
+      }
     }
   }
   for (int i = thread_index(); i < kRows * kHeads; i += kThreads) {
@@ -92,7 +104,7 @@ __device__ void load_keys(const PagedRows& keys, int dim, int64_t base, int64_t 
     piece.scales[i] = 127;
     if (column >= dim) continue;
     piece.codes[i] = load_unaligned(key + column / 2);
-    piece.scales[i] = __ldg(key + dim / 2 + column / kScaleGroup);
+    piece.scales[i] = key[dim / 2 + column / kScaleGroup];
   }
 }
 
