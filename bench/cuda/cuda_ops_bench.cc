@@ -28,9 +28,10 @@ constexpr int64_t kStreams = 4;
 
 class OpsBench {
  public:
-  OpsBench(Backend* backend, std::string device, double tflops, double seconds)
+  OpsBench(Backend* backend, std::string features, std::string device, double tflops, double seconds)
       : backend_(backend),
         memory_(&backend->memory()),
+        features_(std::move(features)),
         ceilings_(backend->memory(), std::move(device), tflops),
         seconds_(seconds) {}
 
@@ -64,11 +65,13 @@ class OpsBench {
   }
 
   void print(const std::string& name, double us, double bytes, double flops, BenchConditions conditions) {
+    conditions.push_back({"features", features_});
     ceilings_.print(name, us, bytes, flops, std::move(conditions));
   }
 
   Backend* backend_;
   DeviceMemory* memory_;
+  std::string features_;
   DeviceCeilings ceilings_;
   double seconds_;
 };
@@ -211,7 +214,7 @@ void OpsBench::attention() {
   constexpr int64_t kWindow = 128, kChosen = 512, kCached = 32768, kRowsPerPage = 64, kCapacity = 144;
   DeviceInputs in(memory_);
   const int64_t row_bytes = kHeadDim / 2 + kHeadDim / 16;
-  const int64_t most = 1024;
+  const int64_t most = 8192;
   const int64_t sequences = 64;
   std::vector<std::vector<uint8_t*>> tables;
   std::vector<const uint8_t*> rings;
@@ -230,7 +233,7 @@ void OpsBench::attention() {
       chosen.push_back(static_cast<int32_t>(j * (kCached / kChosen) + static_cast<int64_t>(in.rng()() % (kCached / kChosen))));
   }
   const int32_t* device_chosen = in.upload(chosen);
-  for (int64_t rows : {1, 8, 32, 64, 128, 256, 1024}) {
+  for (int64_t rows : {1, 8, 32, 64, 128, 256, 1024, 8192}) {
     std::vector<AttentionQuery> queries;
     for (int64_t r = 0; r < rows; ++r) {
       const auto s = static_cast<size_t>(r % sequences);
@@ -253,7 +256,8 @@ void OpsBench::attention() {
 }
 
 void OpsBench::index() {
-  constexpr int64_t kIndexHeads = 32, kDim = 128, kTop = 512, kRowsPerPage = 128, kMost = 1 << 20, kRowBytes = 68;
+  constexpr int64_t kIndexHeads = 32, kDim = 128, kTop = 512, kRowsPerPage = 128, kMost = 1 << 20, kRowBytes = 68,
+                    kPrefill = 8192, kBehind = 36864;
   DeviceInputs in(memory_);
   uint8_t* keys = in.bytes(kMost * kRowBytes);
   std::vector<uint8_t*> table;
@@ -266,12 +270,12 @@ void OpsBench::index() {
   const uint8_t* four = in.scales(4, 0);
   for (int64_t j = 0; j < kMost; ++j) copies.push_back({keys + j * kRowBytes + 64, four});
   for (int64_t at = 0; at < kMost; at += 65536) memory_->copy_rows(std::span(copies).subspan(static_cast<size_t>(at), 65536), 4);
-  bf16* q = in.normal(64 * kIndexHeads * kDim);
-  backend_->round_index_queries(q, 64 * kIndexHeads, kDim);
-  bf16* weights = in.normal(64 * kIndexHeads, 0.02f);
-  auto* chosen = in.room<int32_t>(64 * kTop);
+  bf16* q = in.normal(kPrefill * kIndexHeads * kDim);
+  backend_->round_index_queries(q, kPrefill * kIndexHeads, kDim);
+  bf16* weights = in.normal(kPrefill * kIndexHeads, 0.02f);
+  auto* chosen = in.room<int32_t>(kPrefill * kTop);
   const int64_t words = kMost / 8 / 64;
-  auto* bits = in.room<uint64_t>(64 * words);
+  auto* bits = in.room<uint64_t>(kPrefill * words);
   using Mode = IndexSelectArgs::Candidates;
   const auto run = [&](int64_t rows, int64_t visible, Mode mode) {
     std::vector<IndexQuery> queries;
@@ -306,6 +310,9 @@ void OpsBench::index() {
   }
   run(32, 32768, Mode::kNone);
   run(64, 131072, Mode::kNone);
+  for (int64_t rows : {2048L, kPrefill}) {
+    for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) run(rows, kBehind, mode);
+  }
 }
 
 void OpsBench::rows() {
@@ -361,27 +368,25 @@ int main(int argc, char** argv) {
   app.add_option("--tflops", tflops, "bf16 matrix rate measured on this device (peer_torch.py); 0: floors count bytes alone");
   app.add_option("--seconds", seconds, "for each figure")->check(CLI::Range(0.01, 60.0));
   app.add_option("--parts", parts)->delimiter(',');
-  std::string features_text = "none";
-  app.add_option("--cuda-features", features_text, "as of deepinfer serve");
+  std::vector<std::string> settings = {"none"};
+  app.add_option("--cuda-features", settings, "as of deepinfer serve; several are measured one after the other");
   CLI11_PARSE(app, argc, argv);
-  const auto features = parse_cuda_features(features_text);
-  if (!features) {
-    std::fprintf(stderr, "%s\n", features.error().message().c_str());
-    return 1;
-  }
-  const auto devices = cuda_devices();
-  auto backend =
-      devices ? make_cuda_backend(devices->front().index, *features) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
-  if (!backend) {
-    std::fprintf(stderr, "%s\n", backend.error().message().c_str());
-    return 1;
-  }
-  OpsBench bench(backend->get(), devices->front().name, tflops, seconds);
   const auto wanted = [&](const char* part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };
-  if (wanted("experts")) bench.experts();
-  if (wanted("dense")) bench.dense();
-  if (wanted("attention")) bench.attention();
-  if (wanted("index")) bench.index();
-  if (wanted("rows")) bench.rows();
+  for (const std::string& setting : settings) {
+    const auto features = parse_cuda_features(setting);
+    const auto devices = features ? cuda_devices() : Result<std::vector<CudaDevice>>(Err(features.error()));
+    auto backend =
+        devices ? make_cuda_backend(devices->front().index, *features) : Result<std::unique_ptr<Backend>>(Err(devices.error()));
+    if (!backend) {
+      std::fprintf(stderr, "%s\n", backend.error().message().c_str());
+      return 1;
+    }
+    OpsBench bench(backend->get(), cuda_features_text(*features), devices->front().name, tflops, seconds);
+    if (wanted("experts")) bench.experts();
+    if (wanted("dense")) bench.dense();
+    if (wanted("attention")) bench.attention();
+    if (wanted("index")) bench.index();
+    if (wanted("rows")) bench.rows();
+  }
   return 0;
 }

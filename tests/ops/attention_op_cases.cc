@@ -94,17 +94,18 @@ OpCase attention_case(const AttentionDims& d) {
 struct IndexDims {
   int64_t heads, dim, topk, blocks, block_size, longest;
   std::vector<int64_t> counts;
+  int64_t sequences = 1;  // with rows that follow each other, and keys of their own
 };
 
 // Products and sums of these inputs are exact in fp32 in every order, so that scores, ties among them and choices are the
 // reference's: keys and queries on the FP4 grid with unit scales, weights within one binade.
 OpCase index_case(const IndexDims& d, IndexSelectArgs::Candidates mode) {
   static const char* kNames[] = {"plain", "build", "restrict"};
-  const std::string name =
-      fmt::format("index_select_{}_{}x{}_top{}_of{}", kNames[static_cast<int>(mode)], d.heads, d.dim, d.topk, d.longest);
+  const std::string name = fmt::format("index_select_{}_{}x{}_top{}_of{}{}", kNames[static_cast<int>(mode)], d.heads, d.dim,
+                                       d.topk, d.longest, d.sequences > 1 ? fmt::format("_sequences{}", d.sequences) : "");
   return {name, d.counts, [=]() -> RunRows {
             struct Inputs {
-              std::unique_ptr<PagedBuffer> keys;
+              std::vector<std::unique_ptr<PagedBuffer>> keys;  // of a sequence
               std::vector<bf16> q, weights;
               std::vector<int64_t> visible;
               std::vector<uint64_t> pool;
@@ -112,14 +113,17 @@ OpCase index_case(const IndexDims& d, IndexSelectArgs::Candidates mode) {
             Random random(31);
             auto in = std::make_shared<Inputs>();
             const int64_t rows = d.counts.back();
-            in->keys = std::make_unique<PagedBuffer>(d.longest, 128, d.dim / 2 + d.dim / 32, 16);
-            for (int64_t j = 0; j < d.longest; ++j) {
-              uint8_t* row = in->keys->rows.row(j);
-              for (int64_t i = 0; i < d.dim / 2; ++i) row[i] = static_cast<uint8_t>(random.bits());
-              std::memset(row + d.dim / 2, 127, static_cast<size_t>(d.dim / 32));
-              // Exact ties: every third key is that of an earlier row, some keys are zero.
-              if (j % 3 == 2) std::memcpy(row, in->keys->rows.row(random.below(j)), static_cast<size_t>(d.dim / 2));
-              if (j % 11 == 7) std::memset(row, 0, static_cast<size_t>(d.dim / 2));
+            for (int64_t sequence = 0; sequence < d.sequences; ++sequence) {
+              auto keys = std::make_unique<PagedBuffer>(d.longest, 128, d.dim / 2 + d.dim / 32, 16);
+              for (int64_t j = 0; j < d.longest; ++j) {
+                uint8_t* row = keys->rows.row(j);
+                for (int64_t i = 0; i < d.dim / 2; ++i) row[i] = static_cast<uint8_t>(random.bits());
+                std::memset(row + d.dim / 2, 127, static_cast<size_t>(d.dim / 32));
+                // Exact ties: every third key is that of an earlier row, some keys are zero.
+                if (j % 3 == 2) std::memcpy(row, keys->rows.row(random.below(j)), static_cast<size_t>(d.dim / 2));
+                if (j % 11 == 7) std::memset(row, 0, static_cast<size_t>(d.dim / 2));
+              }
+              in->keys.push_back(std::move(keys));
             }
             in->q.resize(static_cast<size_t>(rows * d.heads * d.dim));
             for (bf16& v : in->q) v = to_bf16(e2m1_to_float(static_cast<uint8_t>(random.below(16))));
@@ -149,7 +153,8 @@ OpCase index_case(const IndexDims& d, IndexSelectArgs::Candidates mode) {
               std::vector<int32_t> chosen(static_cast<size_t>(count * d.topk), -1);
               std::vector<IndexQuery> queries;
               for (int64_t r = 0; r < count; ++r) {
-                queries.push_back({in->keys->rows, in->visible[static_cast<size_t>(begin + r)], chosen.data() + r * d.topk, -1});
+                const PagedRows& keys = in->keys[static_cast<size_t>((begin + r) * d.sequences / rows)]->rows;
+                queries.push_back({keys, in->visible[static_cast<size_t>(begin + r)], chosen.data() + r * d.topk, -1});
               }
               std::vector<uint64_t> candidates(in->pool.begin() + begin * words, in->pool.begin() + (begin + count) * words);
               b.index_select({.q = in->q.data() + begin * d.heads * d.dim,
@@ -186,8 +191,9 @@ std::vector<OpCase> attention_op_cases() {
   };
   using Mode = IndexSelectArgs::Candidates;
   const std::vector<IndexDims> dims = {
-      {4, 64, 32, 16, 8, 300, kManyCounts}, {2, 32, 6, 4, 4, 70, kManyCounts}, {1, 32, 1, 1, 1, 9, some},
-      {3, 96, 20, 70, 3, 700, some},        {17, 64, 64, 10, 8, 1100, some},   {32, 128, 512, 70, 8, 1500, {1, 3, 9}},
+      {4, 64, 32, 16, 8, 300, kManyCounts},   {2, 32, 6, 4, 4, 70, kManyCounts}, {1, 32, 1, 1, 1, 9, some},
+      {3, 96, 20, 70, 3, 700, some},          {17, 64, 64, 10, 8, 1100, some},   {32, 128, 512, 70, 8, 1500, {1, 3, 9}},
+      {4, 64, 32, 16, 8, 300, {1, 9, 33}, 4},
   };
   for (const IndexDims& d : dims) {
     for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) cases.push_back(index_case(d, mode));
@@ -196,11 +202,24 @@ std::vector<OpCase> attention_op_cases() {
 }
 
 std::vector<OpCase> large_attention_op_cases() {
-  std::vector<OpCase> cases = {attention_case({64, 512, 128, 512, {1, 2, 9, 33}})};
+  std::vector<OpCase> cases = {
+      attention_case({64, 512, 128, 512, {1, 2, 9, 33}}),
+      // What a kernel for many rows has to get right: heads that fill no block, or more than one; windows and lists that end
+      // anywhere in a tile; nothing but the row's own key; more keys than it takes.
+      attention_case({17, 512, 100, 37, {1, 8, 19}}),
+      attention_case({70, 512, 128, 63, {2, 7, 8, 11}}),
+      attention_case({3, 512, 256, 384, {1, 9, 17}}),
+      attention_case({64, 512, 77, 449, {8, 12}}),
+      attention_case({8, 512, 1, 0, {1, 8, 9}}),
+      attention_case({8, 512, 128, 513, {1, 9}}),
+      attention_case({8, 512, 257, 16, {1, 9}}),
+  };
   using Mode = IndexSelectArgs::Candidates;
   for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) {
     cases.push_back(index_case({32, 128, 512, 2048, 8, 20000, {1, 3}}, mode));
     cases.push_back(index_case({32, 128, 512, 2048, 8, 140000, {1, 2}}, mode));
+    cases.push_back(index_case({32, 128, 512, 140, 8, 2300, {1, 7, 8, 17, 40}}, mode));
+    cases.push_back(index_case({32, 128, 512, 140, 8, 1300, {1, 8, 16, 37}, 3}, mode));
   }
   return cases;
 }

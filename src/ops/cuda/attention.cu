@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "ops/cuda/attention.h"
+#include "ops/cuda/attention_keys.cuh"
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/fragments.cuh"
 #include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
@@ -27,31 +27,6 @@ constexpr int kValueThreads = kSlices * kQuarters * kWarp;
 constexpr int kValueKeys = 16;    // of a value tile
 constexpr int kValueStride = 40;  // bf16: the rows of an ldmatrix lie in different banks
 constexpr int kSumStride = kSlice + 4;
-
-__device__ int window_of(const AttentionQuery& a) { return static_cast<int>(a.window_last - a.window_first + 1); }
-__device__ int count_of(const AttentionQuery& a) { return window_of(a) + static_cast<int>(a.chosen_count); }
-
-// Entry i of the row's list.
-__device__ const uint8_t* key_row(const AttentionQuery& a, int i) {
-  const int window = window_of(a);
-  if (i < window) {
-    const int64_t p = a.window_first + i;
-    return p >= a.window.start ? a.window.fresh + (p - a.window.start) * a.window.row_bytes
-                               : a.window.ring + p % a.window.capacity * a.window.row_bytes;
-  }
-  const int64_t j = a.chosen[i - window];
-  return a.compressed.pages[j / a.compressed.rows_per_page] + a.compressed.offset +
-         j % a.compressed.rows_per_page * a.compressed.row_bytes;
-}
-
-__device__ uint32_t same_pair(float v) { return static_cast<uint32_t>(bf16_bits(v)) * 0x10001u; }
-
-// 8 codes times an E4M3 scale, exact.
-__device__ void widen_compressed(uint32_t word, uint32_t scale, uint32_t (&r)[4]) {
-  widen_fp4(word, r);
-#pragma unroll
-  for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, 0x7e807e80u), scale);  // 2^126
-}
 
 // 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
 struct KeyPiece {
@@ -230,12 +205,6 @@ __global__ void __launch_bounds__(kSoftmaxThreads)
   if (lane == 0) totals[pair] = total + expf(sinks[pair % heads] - top);
 }
 
-// 16 dims of one key on their way to shared memory.
-struct ValuePiece {
-  uint4 data;
-  uint32_t scale;
-};
-
 __device__ ValuePiece load_values(const uint8_t* row, bool window, int dim, int column) {
   ValuePiece piece;
   if (window) {
@@ -255,47 +224,6 @@ __device__ ValuePiece load_values(const uint8_t* row, bool window, int dim, int 
     piece.scale = row[dim / 2 + column / kCacheScaleGroup];
   }
   return piece;
-}
-
-// In natural order.
-__device__ void widen_values(const ValuePiece& piece, bool window, uint32_t (&r)[8]) {
-  if (window) {
-    uint32_t half[4];
-    const uint32_t scale = scale_pair(piece.scale, kFp8Bias);
-    const uint32_t excess = excess_pair(piece.scale, kFp8Bias);
-    widen_fp8(piece.data.x, piece.data.y, half);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) r[i] = multiply_bf16x2(multiply_bf16x2(half[i], scale), excess);
-    widen_fp8(piece.data.z, piece.data.w, half);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) r[4 + i] = multiply_bf16x2(multiply_bf16x2(half[i], scale), excess);
-    return;
-  }
-  const uint32_t scale = same_pair(e4m3_value(piece.scale));
-#pragma unroll
-  for (int w = 0; w < 2; ++w) {
-    uint32_t q[4];  // (0, 4), (1, 5), (2, 6), (3, 7)
-    widen_compressed(w == 0 ? piece.data.x : piece.data.y, scale, q);
-    r[4 * w] = __byte_perm(q[0], q[1], 0x5410);
-    r[4 * w + 1] = __byte_perm(q[2], q[3], 0x5410);
-    r[4 * w + 2] = __byte_perm(q[0], q[1], 0x7632);
-    r[4 * w + 3] = __byte_perm(q[2], q[3], 0x7632);
-  }
-}
-
-__device__ void load_matrices(uint32_t (&r)[4], const bf16* p) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
-}
-__device__ void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(at)
-               : "memory");
 }
 
 struct ValueLayout {

@@ -26,4 +26,9 @@ inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                       const AttentionScratch& scratch, LaunchStream& stream);
 
+/// Whether the rows are better done by one kernel on warpgroups: many, of the release's dimensions.
+bool takes_wide_attention(const SparseAttentionArgs& args);
+/// That kernel (attention_wide.cu): the bits of the above, without scratch.
+void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream);
+
 }  // namespace deepinfer::cuda

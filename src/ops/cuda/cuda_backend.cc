@@ -70,8 +70,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
             {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
             {"experts (FP4, shared FP8)",
              "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
-            {"sparse_attention", "scores, softmax and values apart, mma bf16, 64 heads a block"},
-            {"index_select", "mma bf16 on FP4 keys; 16-bit ranks, two levels of histogram"},
+            {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
+                                     (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
+            {"index_select", std::string("mma bf16 on FP4 keys") +
+                                 (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
+                                 "; 16-bit ranks, two levels of histogram"},
             {"hyper_mix", "mma bf16, weights as three bf16"},
             {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
             {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
@@ -251,9 +254,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
+    const bool wide = features_.wide_index && cuda::takes_wide_index(args);
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
-                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts)) {
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, wide)) {
       return;
     }
     for (int64_t first = 0; first < rows; first += most) {
@@ -262,7 +266,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       piece.weights += first * args.heads;
       if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
       piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
-      cuda::select_rows(piece, list + first, sizes, scratch, *launches_);
+      cuda::select_rows(piece, list + first, sizes, scratch, wide, *launches_);
     }
   }
 
@@ -281,10 +285,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
+    const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
-                            scratch.scores, scratch.weights, scratch.totals)) {
+                            scratch.scores, scratch.weights, scratch.totals, wide)) {
       return;
     }
+    if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 

@@ -14,6 +14,8 @@ constexpr Feature kFeatures[] = {
     {"beside", &CudaFeatures::beside},
     {"fused", &CudaFeatures::fused},
     {"arranged", &CudaFeatures::arranged},
+    {"wide-attention", &CudaFeatures::wide_attention},
+    {"wide-index", &CudaFeatures::wide_index},
 };
 
 }  // namespace

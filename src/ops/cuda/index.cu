@@ -4,8 +4,8 @@
 
 #include "ops/cuda/choose.h"
 #include "ops/cuda/cuda_check.h"
-#include "ops/cuda/fragments.cuh"
 #include "ops/cuda/index.h"
+#include "ops/cuda/index_scores.cuh"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/shape_buckets.h"
 
@@ -16,39 +16,7 @@ constexpr int kThreads = 256;
 constexpr int kKeysPerWarp = 32;
 constexpr int64_t kKeysPerBlock = 512;  // at least
 constexpr int64_t kMostKeysPerBlock = 8192;
-constexpr uint16_t kMinusInfinity = 0x007f;  // NaN is 0
 constexpr uint16_t kForced = 0xffff;
-
-__device__ uint16_t rank_of(float score) {
-  if (score != score) return 0;
-  const uint32_t u = __float_as_uint(score + 0.0f) >> 16;  // the score is a bf16
-  return static_cast<uint16_t>((u & 0x8000u) != 0 ? ~u : u | 0x8000u);
-}
-
-struct ScoreArgs {
-  const bf16* q;
-  const bf16* weights;
-  const IndexRow* rows;
-  int heads;
-  int dim;
-  uint16_t* rank;
-  int64_t row_stride;
-  bool restrict_rows;  // to the candidate blocks
-  const uint64_t* bits;
-  int64_t words;
-  int64_t block_size;
-  int64_t block_keys;  // of a thread block
-};
-
-__device__ uint32_t round_pair(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ uint32_t positive_pair(uint32_t pair) {
-  uint32_t r;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(0u));
-  return r;
-}
 
 // Whether any candidate block meets the keys [begin, end).
 __device__ bool any_candidate(const uint64_t* bits, int64_t block_size, int64_t begin, int64_t end) {
@@ -112,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           k.rows[i] = inside ? load_unaligned(keys[i] + column / 2) : make_uint4(0, 0, 0, 0);
-          k.scales[i] = inside ? __ldg(keys[i] + args.dim / 2 + column / kScaleGroup) : 127;
+          k.scales[i] = inside ? keys[i][args.dim / 2 + column / kScaleGroup] : 127;
         }
         const auto inputs = [&](int tile, int pair) {
           return *reinterpret_cast<const uint4*>(query + (h0 + tile * 8 + g) * stride + chunk * 128 + t * 32 + pair * 8);
@@ -176,6 +144,20 @@ __global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t
   block_rank[r * block_stride + b] = b == count - 1 ? kForced : best;
 }
 
+void launch_scores(ScoreArgs args, int64_t longest, LaunchStream& stream) {
+  const int64_t heads = (args.heads + 31) / 32 * 32;
+  const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
+  const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
+  if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
+  // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
+  constexpr int64_t kBlocks = 132 * 16;
+  const int64_t share = longest * args.row_count / kBlocks / kKeysPerBlock * kKeysPerBlock;
+  args.block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
+  const dim3 grid(static_cast<unsigned>((longest + args.block_keys - 1) / args.block_keys),
+                  static_cast<unsigned>(args.row_count));
+  stream.launch(score_kernel, grid, kThreads, shared, args);
+}
+
 }  // namespace
 
 IndexSizes index_sizes(const IndexSelectArgs& args) {
@@ -192,21 +174,14 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 }
 
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 LaunchStream& stream) {
+                 bool wide, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
   stream.launch(all_kernel, count, kThreads, 0, rows);
   if (sizes.longest == 0) return;
-  const auto heads = (args.heads + 31) / 32 * 32;
-  const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
-  const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
-  if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "index_select", "too many index heads");
-  // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
-  constexpr int64_t kBlocks = 132 * 16;
-  const int64_t share = sizes.longest * static_cast<int64_t>(count) / kBlocks / kKeysPerBlock * kKeysPerBlock;
-  const int64_t block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
                         .rows = rows,
+                        .row_count = static_cast<int64_t>(count),
                         .heads = static_cast<int>(args.heads),
                         .dim = static_cast<int>(args.dim),
                         .rank = scratch.rank,
@@ -214,10 +189,12 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .restrict_rows = args.mode == IndexSelectArgs::Candidates::kRestrict,
                         .bits = args.candidates,
                         .words = args.candidate_words,
-                        .block_size = args.candidate_block_size,
-                        .block_keys = block_keys};
-  const dim3 grid(static_cast<unsigned>((sizes.longest + block_keys - 1) / block_keys), count);
-  stream.launch(score_kernel, grid, kThreads, shared, score);
+                        .block_size = args.candidate_block_size};
+  if (wide) {
+    score_wide(score, sizes.longest, stream);
+  } else {
+    launch_scores(score, sizes.longest, stream);
+  }
   if (sizes.block_stride > args.candidate_blocks) {
     const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
                       count);

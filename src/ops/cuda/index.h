@@ -39,7 +39,10 @@ struct IndexSizes {
 };
 IndexSizes index_sizes(const IndexSelectArgs& args);
 
+/// Whether scores are better made on warpgroups: many rows of each sequence.
+bool takes_wide_index(const IndexSelectArgs& args);
+/// `wide`: scores are made there (index_wide.cu); the choice is the same.
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 LaunchStream& stream);
+                 bool wide, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

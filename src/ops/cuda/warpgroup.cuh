@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/wide_layout.h"
+
 namespace deepinfer::cuda {
 
 inline constexpr int kWarpgroup = 128;
@@ -48,14 +50,19 @@ __device__ inline void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-/// Rows of 128 bytes, 16-byte pieces of which are exchanged within groups of eight rows (piece ^ row % 8).
-__device__ inline uint64_t swizzled_rows(uint32_t address) {
-  constexpr uint64_t kEightRows = 1024;
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | (kEightRows >> 4) << 32 | uint64_t{1} << 62;
+/// After the wait for its products: sums are used no earlier.
+template <int kSums>
+__device__ inline void settle(float (&c)[kSums][4]) {
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) asm volatile("" : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])::"memory");
 }
 
-/// c (+)= a x inputs, for the warpgroup's 64 rows: a as of mma.m16n8k16, 16 rows a warp; `inputs`: kInputs rows of 16 columns.
-template <int kInputs>
+/// Rows of 128 bytes, 16-byte pieces of which are exchanged within groups of eight rows (piece ^ row % 8), 16 columns each.
+__device__ inline uint64_t swizzled_rows(uint32_t address) { return swizzled_matrix(address, kEightRows, 16); }
+
+/// c (+)= a x inputs, for the warpgroup's 64 rows: a as of mma.m16n8k16, 16 rows a warp; `inputs`: kInputs rows of 16 columns,
+/// or, if kAcross, 16 rows that hold one column of 64 inputs each, block after block of 64.
+template <int kInputs, bool kAcross = false>
 __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
 #define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
   if constexpr (kInputs == 32) {
@@ -63,9 +70,9 @@ __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t 
         "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n}"
+        "{%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
         : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcross)));
   }
   if constexpr (kInputs == 64) {
     asm volatile(
@@ -73,9 +80,9 @@ __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t 
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+        "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
         : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcross)));
   }
   if constexpr (kInputs == 96) {
     asm volatile(
@@ -84,10 +91,10 @@ __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t 
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
-        "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n}"
+        "{%48, %49, %50, %51}, %52, p, 1, 1, %54;\n}"
         : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7), DI_SUMS(8), DI_SUMS(9),
           DI_SUMS(10), DI_SUMS(11)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcross)));
   }
   if constexpr (kInputs == 128) {
     asm volatile(
@@ -97,10 +104,10 @@ __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t 
         "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}"
+        "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
         : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5), DI_SUMS(6), DI_SUMS(7), DI_SUMS(8), DI_SUMS(9),
           DI_SUMS(10), DI_SUMS(11), DI_SUMS(12), DI_SUMS(13), DI_SUMS(14), DI_SUMS(15)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcross)));
   }
 #undef DI_SUMS
 }
