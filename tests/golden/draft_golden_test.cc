@@ -141,7 +141,7 @@ TEST_P(DraftGolden, EveryStageTeacherForced) {
 
 INSTANTIATE_TEST_SUITE_P(All, DraftGolden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
-                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
+                                           Setup{"wide", "reference"}, Setup{"wide", "cpu"}, Setup{"nano", "cpu_avx2"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

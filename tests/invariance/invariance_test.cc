@@ -202,7 +202,8 @@ INSTANTIATE_TEST_SUITE_P(All, Invariance,
                                            Setting{"many", "cpu"}, Setting{"nano", "reference"}, Setting{"micro", "reference"},
                                            Setting{"nano", "guarded"}, Setting{"micro", "guarded"}, Setting{"odd", "guarded"},
                                            Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"odd", "cuda"},
-                                           Setting{"many", "cuda"}),
+                                           Setting{"many", "cuda"}, Setting{"nano", "cpu_avx2"}, Setting{"odd", "cpu_avx2"},
+                                           Setting{"odd", "cpu_avx512"}, Setting{"odd", "cpu_neon"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

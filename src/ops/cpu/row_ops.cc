@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/portable_kernels.h"
+#include "ops/cpu/portable_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/row_ops.cc"
 #include "hwy/foreach_target.h"
@@ -270,7 +273,7 @@ void EngramGate(const bf16* key, const bf16* value, const bf16* q_weight, const 
 }
 
 const RowOps* GetRowOps() {
-  static const RowOps ops = {hwy::TargetName(HWY_TARGET),
+  static const RowOps ops = {target_name(HWY_TARGET),
                              RmsNorm,
                              HyperDots,
                              HyperCoefficients,
@@ -297,11 +300,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace deepinfer::cpu {
-HWY_EXPORT(GetRowOps);
 
-const RowOps& row_ops() {
-  static const RowOps* ops = HWY_DYNAMIC_DISPATCH(GetRowOps)();
-  return *ops;
+const RowOps& row_ops_for(int64_t target) {
+  const RowOps* (*get)() = DEEPINFER_CHOOSE(target, GetRowOps);
+  return get != nullptr ? *get() : *HWY_STATIC_DISPATCH(GetRowOps)();
 }
 
 }  // namespace deepinfer::cpu
