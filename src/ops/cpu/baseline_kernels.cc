@@ -13,6 +13,7 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace deepinfer::cpu::HWY_NAMESPACE {
+namespace {
 
 // Packed inputs: row i of column vector v of a tile of r rows at (v * r + i) * 64 bytes; fp32 in natural order, whatever the
 // weights; column vector v holds columns 16v .. 16v+15.
@@ -203,17 +204,20 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
   }
 }
 
+}  // namespace
+
+const CpuKernels* GetBaselineKernels() {
+  static const CpuKernels kernels = {"baseline", &row_ops_for(0), 0,           TileRows,     PackedRowBytes,
+                                     Pack,       MultiplyFp8,     MultiplyFp4, MultiplyBf16, QueryBytes,
+                                     KeysBytes,  PackQuery,       ScoreBlock,  WeighHeads,   ScoreIndex};
+  return &kernels;
+}
+
 }  // namespace deepinfer::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 namespace deepinfer::cpu {
 
-const CpuKernels& baseline_kernels() {
-  using namespace HWY_NAMESPACE;  // NOLINT(google-build-using-namespace)
-  static const CpuKernels kernels = {"baseline", &row_ops_for(0), 0,           TileRows,     PackedRowBytes,
-                                     Pack,       MultiplyFp8,     MultiplyFp4, MultiplyBf16, QueryBytes,
-                                     KeysBytes,  PackQuery,       ScoreBlock,  WeighHeads,   ScoreIndex};
-  return kernels;
-}
+const CpuKernels& baseline_kernels() { return *HWY_STATIC_DISPATCH(GetBaselineKernels)(); }
 
 }  // namespace deepinfer::cpu

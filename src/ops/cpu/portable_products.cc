@@ -32,9 +32,11 @@ constexpr int64_t kChainVectors = kStretchColumns / kBlockColumns;
 constexpr int64_t kStretchFp4Blocks = kStretchColumns / kFp4Columns;
 constexpr int64_t kPrefetchBytes = 4096;
 
-// A tile of kTileRows inputs and kTileWeights weight rows has its sums in registers: 12 of 16, or 24 of 32.
+// A tile of inputs and weight rows has the sums of a span in registers, 12 of them, and, where there are 32 registers, the totals
+// of its spans as well.
 constexpr int64_t kTileRows = 6;
-constexpr int64_t kTileWeights = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON ? 4 : 2;
+constexpr int64_t tile_weights(int64_t rows) { return rows <= 3 ? 4 : 2; }
+constexpr bool kTotalsInRegisters = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
 int64_t TileRows(PackKind) { return kTileRows; }
 
@@ -180,7 +182,7 @@ constexpr int64_t kFewWeights = 4;
 constexpr int64_t kWidePitch = kStretchColumns + kStretchFp4Blocks * kLanes;  // scales of FP4 blocks follow the weights
 constexpr int64_t kSumFloats = kBatchRows * kBatchWeights * kLanes;
 constexpr int64_t kScratchBytes = 4 * (kSumFloats + kBatchWeights * kWidePitch);
-static_assert(kBatchRows % kTileRows == 0 && kBatchWeights % kTileWeights == 0 && kFewWeights % kTileWeights == 0);
+static_assert(kBatchRows % kTileRows == 0);
 
 // Otherwise each multiply-add loads the input anew, and loads, not multiplications, set the pace.
 HWY_INLINE void keep_in_register(F& v) {
@@ -197,40 +199,74 @@ struct Spans {
   int64_t vectors;
 };
 
-template <int kRows, int kWeights, bool kScaled>
-void add_tile(float* sums, bool first, const float* weights, Spans n, const float* x) {
-  const float* scales = weights + kStretchColumns;
-  for (int64_t span = 0; span < n.spans; ++span, scales += kLanes) {
-    F s[kWeights][kRows];
-#pragma GCC unroll 24
-    for (int k = 0; k < kWeights * kRows; ++k) s[k / kRows][k % kRows] = zero();
-    for (int64_t v = 0; v < n.vectors; ++v, weights += kLanes, x += kRows * kLanes) {
-      F w[kWeights];
-#pragma GCC unroll 4
-      for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * kWidePitch);
+// One vector of every input times one of every weight row. Those of which there are fewer are in registers.
+template <int kRows, int kWeights>
+HWY_INLINE void add_vector(const float* weights, const float* x, F (&s)[kRows * kWeights]) {
+  if constexpr (kRows > kWeights) {
+    F w[kWeights];
+#pragma GCC unroll 2
+    for (int i = 0; i < kWeights; ++i) w[i] = load(weights + i * kWidePitch);
 #pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        F a = load(x + r * kLanes);
-        if constexpr (kWeights > 1) keep_in_register(a);
-#pragma GCC unroll 4
-        for (int i = 0; i < kWeights; ++i) s[i][r] = hn::MulAdd(w[i], a, s[i][r]);
-      }
+    for (int r = 0; r < kRows; ++r) {
+      F a = load(x + r * kLanes);
+      if constexpr (kWeights > 1) keep_in_register(a);
+#pragma GCC unroll 2
+      for (int i = 0; i < kWeights; ++i) s[i * kRows + r] = hn::MulAdd(w[i], a, s[i * kRows + r]);
     }
-    const bool start = first && span == 0;
-#pragma GCC unroll 24
-    for (int k = 0; k < kWeights * kRows; ++k) {
-      const F old = start ? zero() : load(sums + k * kLanes);
-      const F part = s[k / kRows][k % kRows];
-      store(sums + k * kLanes, kScaled ? hn::MulAdd(part, load(scales + k / kRows * kWidePitch), old) : hn::Add(old, part));
+  } else {
+    F a[kRows];
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) a[r] = load(x + r * kLanes);
+#pragma GCC unroll 4
+    for (int i = 0; i < kWeights; ++i) {
+      F w = load(weights + i * kWidePitch);
+      if constexpr (kRows > 1) keep_in_register(w);
+#pragma GCC unroll 3
+      for (int r = 0; r < kRows; ++r) s[i * kRows + r] = hn::MulAdd(w, a[r], s[i * kRows + r]);
     }
   }
 }
 
+template <int kRows, int kWeights, bool kScaled>
+void add_tile(float* sums, bool first, const float* weights, Spans n, const float* x) {
+  constexpr int kSums = kRows * kWeights;
+  const float* scales = weights + kStretchColumns;
+  F totals[kSums];
+  if constexpr (kTotalsInRegisters) {
+#pragma GCC unroll 12
+    for (int k = 0; k < kSums; ++k) totals[k] = first ? zero() : load(sums + k * kLanes);
+  }
+  for (int64_t span = 0; span < n.spans; ++span, scales += kLanes) {
+    F s[kSums];
+#pragma GCC unroll 12
+    for (int k = 0; k < kSums; ++k) s[k] = zero();
+    for (int64_t v = 0; v < n.vectors; ++v, weights += kLanes, x += kRows * kLanes) {
+      add_vector<kRows, kWeights>(weights, x, s);
+    }
+    const auto add = [&](F part, int k, F old) HWY_ATTR {
+      return kScaled ? hn::MulAdd(part, load(scales + k / kRows * kWidePitch), old) : hn::Add(old, part);
+    };
+    if constexpr (kTotalsInRegisters) {
+#pragma GCC unroll 12
+      for (int k = 0; k < kSums; ++k) totals[k] = add(s[k], k, totals[k]);
+    } else {
+      const bool start = first && span == 0;
+#pragma GCC unroll 12
+      for (int k = 0; k < kSums; ++k) store(sums + k * kLanes, add(s[k], k, start ? zero() : load(sums + k * kLanes)));
+    }
+  }
+  if constexpr (kTotalsInRegisters) {
+#pragma GCC unroll 12
+    for (int k = 0; k < kSums; ++k) store(sums + k * kLanes, totals[k]);
+  }
+}
+
 using TileFunction = void (*)(float* sums, bool first, const float* weights, Spans n, const float* x);
-template <int kWeights, bool kScaled, int... kRows>
-constexpr TileFunction tile_function(int64_t rows, std::integer_sequence<int, kRows...>) {
-  constexpr TileFunction kFunctions[] = {add_tile<kRows + 1, kWeights, kScaled>...};
-  return kFunctions[rows - 1];
+template <bool kScaled, int... kRows>
+constexpr TileFunction tile_function(int64_t rows, bool single, std::integer_sequence<int, kRows...>) {
+  constexpr TileFunction kWhole[] = {add_tile<kRows + 1, tile_weights(kRows + 1), kScaled>...};
+  constexpr TileFunction kSingle[] = {add_tile<kRows + 1, 1, kScaled>...};
+  return single ? kSingle[rows - 1] : kWhole[rows - 1];
 }
 
 // widen(o, stretch, out): weight row o's columns of a stretch. spans(stretch): how they are summed.
@@ -253,10 +289,10 @@ void multiply_batch(int64_t begin, int64_t end, PackKind kind, int64_t k, const 
           const int64_t rows = least(kTileRows, batch - t);
           const float* input = reinterpret_cast<const float*>(x) + (m0 + t) * row_floats + c * kStretchColumns * rows;
           float* tile = sums + t * kBatchWeights * kLanes;
-          const TileFunction whole = tile_function<kTileWeights, kScaled>(rows, kRowCounts);
-          const TileFunction single = tile_function<1, kScaled>(rows, kRowCounts);
+          const TileFunction whole = tile_function<kScaled>(rows, false, kRowCounts);
+          const TileFunction single = tile_function<kScaled>(rows, true, kRowCounts);
           int64_t w = 0;
-          for (; w + kTileWeights <= weights; w += kTileWeights) {
+          for (; w + tile_weights(rows) <= weights; w += tile_weights(rows)) {
             whole(tile + w * rows * kLanes, c == 0, wide + w * kWidePitch, spans(c), input);
           }
           for (; w < weights; ++w) single(tile + w * rows * kLanes, c == 0, wide + w * kWidePitch, spans(c), input);
@@ -288,25 +324,33 @@ inline int64_t stretch_blocks(int64_t in, int64_t stretch) {
 template <typename Format, typename ScaleOf>
 HWY_INLINE void widen_stretch(const uint8_t* weights, int64_t in, int64_t stretch, float* out, ScaleOf scale_of) {
   const int64_t count = stretch_blocks(in, stretch);
-  for (int64_t b = 0; b < count; ++b) {
-    const int64_t block = stretch * kChainVectors + b;
-    const uint8_t* p = weights + block * Format::kBlockBytes;
-    uint8_t rest[Format::kBlockBytes] = {};
-    if (const int64_t left = in - block * kBlockColumns; left < kBlockColumns) {
-      std::memcpy(rest, p, static_cast<size_t>(left) * (Format::kBlockBytes / kBlockColumns));
-      p = rest;
-    }
+  int64_t column = stretch * kStretchColumns;
+  const auto widen = [&](const uint8_t* p) HWY_ATTR {
     F w[kChains];
     Format::widen(p, w);
-    const F scales[2] = {scale_of(block * kBlockColumns), scale_of(block * kBlockColumns + kBlockColumns / 2)};
-    for (int64_t j = 0; j < kChains; ++j) store(out + (j * count + b) * kLanes, hn::Mul(w[j], scales[j & 1]));
+    const F scales[2] = {scale_of(column), scale_of(column + kBlockColumns / 2)};
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < kChains; ++j) store(out + j * count * kLanes, hn::Mul(w[j], scales[j & 1]));
+    out += kLanes;
+    column += kBlockColumns;
+  };
+  constexpr int64_t kColumnBytes = Format::kBlockBytes / kBlockColumns;
+  const int64_t end = least(in, column + kStretchColumns);
+  while (column + kBlockColumns <= end) widen(weights + column * kColumnBytes);
+  if (column < end) {
+    uint8_t rest[Format::kBlockBytes] = {};
+    std::memcpy(rest, weights + column * kColumnBytes, static_cast<size_t>((end - column) * kColumnBytes));
+    widen(rest);
   }
 }
 
 // --- the table's products -------------------------------------------------------------------------------------------------
 
-// Scale of a tile of dense weights, which E4m3Format leaves divided by 2^kE4m3Shift.
-inline float tile_scale(uint8_t byte) { return e8m0_to_float(byte) * static_cast<float>(1 << kE4m3Shift); }
+// Scale of a tile of dense weights, which E4m3Format leaves divided by 2^kE4m3Shift; 2^-60 .. 2^60 (checked at load).
+HWY_INLINE F tile_scale(uint8_t byte) {
+  const hn::Repartition<uint32_t, FloatTag> d32;
+  return hn::BitCast(FloatTag(), hn::ShiftLeft<23>(hn::Set(d32, static_cast<uint32_t>(byte) + kE4m3Shift)));
+}
 
 // Packed inputs times the scales of a row of tiles; a product of numbers and powers of two is the same either way.
 void scale_inputs(const uint8_t* scales, int64_t in, const float* x, int64_t rows, float* out) {
@@ -316,7 +360,7 @@ void scale_inputs(const uint8_t* scales, int64_t in, const float* x, int64_t row
     for (int64_t j = 0; j < kChains; ++j) {
       for (int64_t b = b0; b < b0 + count; ++b) {
         const int64_t column = b * kBlockColumns + (j & 1) * (kBlockColumns / 2);
-        const F scale = hn::Set(FloatTag(), column < in ? tile_scale(scales[column / kScaleGroup]) : 0.0f);
+        const F scale = column < in ? tile_scale(scales[column / kScaleGroup]) : zero();
         for (int64_t r = 0; r < rows; ++r, x += kLanes, out += kLanes) store(out, hn::Mul(load(x), scale));
       }
     }
@@ -341,9 +385,8 @@ void MultiplyFp8(const Fp8Weight& w, int64_t begin, int64_t end, const char* x, 
   const auto widen = [&](int64_t o, int64_t stretch, float* out) HWY_ATTR {
     const uint8_t* row = w.values + o * w.in;
     const uint8_t* scales = w.scales + o / kScaleGroup * groups;
-    const auto scale_of = [&](int64_t column) HWY_ATTR {
-      return hn::Set(FloatTag(), column < w.in ? tile_scale(scales[column / kScaleGroup]) : 0.0f);
-    };
+    const auto scale_of = [&](int64_t column)
+                              HWY_ATTR { return column < w.in ? tile_scale(scales[column / kScaleGroup]) : zero(); };
     widen_stretch<E4m3Format>(row, w.in, stretch, out, scale_of);
     const int64_t next = (stretch + 1) * kStretchColumns;
     if (next < w.in) prefetch_bytes(row + next, least(w.in - next, kStretchColumns));
