@@ -17,18 +17,19 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const CompiledGrammar> grammar)
 }
 
 void GrammarMatcher::move_to_current() {
-  auto current = grammar_->live();
+  const auto current = grammar_->live();
   if (current == live_) return;
-  const std::scoped_lock lock(live_->mutex, current->mutex);
+  const std::shared_ptr<CompiledGrammar::Live> previous = live_;  // whoever lets go of it last must not hold its mutex
+  const std::scoped_lock lock(previous->mutex, current->mutex);
   boost::unordered_flat_map<StateId, StateId> moved{{kTerminated, kTerminated}};
   Machine::FrameNames frames;
   for (uint32_t& state : history_) {
     const auto [at, added] = moved.try_emplace(state, 0);
-    if (added) at->second = current->machine.import(live_->machine, state, frames);
+    if (added) at->second = current->machine.import(previous->machine, state, frames);
     state = at->second;
   }
   current->make_room();
-  live_ = std::move(current);
+  live_ = current;
 }
 
 bool GrammarMatcher::accept_bytes(std::string_view bytes) {

@@ -195,7 +195,6 @@ TEST_F(DriverTest, DurationCancelsWhatRuns) {
   EXPECT_EQ(r.not_submitted, 8);
   EXPECT_EQ(log_->cancelled, 2);
   EXPECT_GE(r.seconds, 0.05);
-  EXPECT_LT(r.seconds, 5);
 }
 
 TEST_F(DriverTest, StopIsAskedAndProgressTold) {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
 
 #include "grammar/support.h"
 
@@ -86,12 +85,8 @@ TEST(BadInput, EndsSoonAndSaysWhy) {
        "patternProperties"},
   };
   for (const BadInput& c : cases) {
-    const auto begin = std::chrono::steady_clock::now();
     const auto made = compile_grammar(c.spec, small_vocabulary());
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    // The work is bounded by counters; this bound is for a busy machine under sanitizers.
-    EXPECT_LT(seconds, 60) << c.name;
-    std::printf("%-34s %8.1f ms  %s\n", c.name, seconds * 1e3, made ? "compiled" : made.error().message().substr(0, 120).c_str());
+    // The work is bounded by counters: what were not would run into the runner's limit.
     const std::string message = made ? "" : made.error().message();
     if (*c.message == 0) {
       EXPECT_TRUE(made.has_value()) << c.name << ": " << message;
