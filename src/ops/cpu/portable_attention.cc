@@ -46,36 +46,41 @@ void unpack_window(const uint8_t* row, int64_t dim, float* out) {
   }
 }
 
-// 16 columns of E2M1 codes (8 bytes) times their scale.
-HWY_INLINE void unpack_codes(const uint8_t* codes, float scale, float* out) {
+// 32 columns of E2M1 codes (16 bytes), 16 times one scale, 16 times another.
+HWY_INLINE void unpack_codes(const uint8_t* codes, float first, float second, float* out) {
   const hn::Full128<uint8_t> d8;
   const hn::Full128<uint16_t> d16;
   alignas(16) static constexpr int8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  alignas(16) uint8_t bytes[16] = {};
-  std::memcpy(bytes, codes, 8);
-  const auto v = hn::Load(d8, bytes);
+  const auto v = hn::LoadU(d8, codes);
   const auto nibble = hn::Set(d8, 15);
-  const auto high = hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, v))), nibble);
   const auto table = hn::Load(d8, reinterpret_cast<const uint8_t*>(kTwice));
-  alignas(16) int8_t twice[16];
-  hn::Store(hn::TableLookupBytes(table, hn::InterleaveLower(d8, hn::And(v, nibble), high)), d8,
-            reinterpret_cast<uint8_t*>(twice));
+  const auto even = hn::TableLookupBytes(table, hn::And(v, nibble));
+  const auto odd = hn::TableLookupBytes(table, hn::And(hn::BitCast(d8, hn::ShiftRight<4>(hn::BitCast(d16, v))), nibble));
+  alignas(16) uint8_t twice[32];
+  hn::Store(hn::InterleaveLower(d8, even, odd), d8, twice);
+  hn::Store(hn::InterleaveUpper(d8, even, odd), d8, twice + 16);
   const hn::Rebind<int8_t, FloatTag> part;
   const hn::RebindToSigned<FloatTag> d32;
-  const F half = hn::Set(FloatTag(), 0.5f * scale);
-  for (int64_t i = 0; i < 16; i += kLanes) {
-    store(out + i, hn::Mul(hn::ConvertTo(FloatTag(), hn::PromoteTo(d32, hn::LoadU(part, twice + i))), half));
+  const F halves[2] = {hn::Set(FloatTag(), 0.5f * first), hn::Set(FloatTag(), 0.5f * second)};
+#pragma GCC unroll 8
+  for (int64_t i = 0; i < 32; i += kLanes) {
+    const auto wide = hn::PromoteTo(d32, hn::LoadU(part, reinterpret_cast<const int8_t*>(twice) + i));
+    store(out + i, hn::Mul(hn::ConvertTo(FloatTag(), wide), halves[i / 16]));
   }
 }
 
 void unpack_compressed(const uint8_t* row, int64_t dim, float* out) {
-  for (int64_t i = 0; i < dim; i += kCacheScaleGroup) {
-    unpack_codes(row + i / 2, e4m3_to_float(row[dim / 2 + i / kCacheScaleGroup]), out + i);
+  const uint8_t* scales = row + dim / 2;
+  for (int64_t i = 0; i < dim; i += 2 * kCacheScaleGroup, scales += 2) {
+    unpack_codes(row + i / 2, e4m3_to_float(scales[0]), e4m3_to_float(scales[1]), out + i);
   }
 }
 
 void unpack_index_key(const uint8_t* row, int64_t dim, float* out) {
-  for (int64_t i = 0; i < dim; i += 16) unpack_codes(row + i / 2, e8m0_to_float(row[dim / 2 + i / kScaleGroup]), out + i);
+  for (int64_t i = 0; i < dim; i += kScaleGroup) {
+    const float scale = e8m0_to_float(row[dim / 2 + i / kScaleGroup]);
+    unpack_codes(row + i / 2, scale, scale, out + i);
+  }
 }
 
 // Keys that are scored together for 16 heads: enough sums in registers to keep the multipliers busy.

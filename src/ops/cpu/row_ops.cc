@@ -51,8 +51,12 @@ void hyper_dots_rows(const float* fn, int64_t begin, int64_t end, const bf16* x,
 
 void HyperDots(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m,
                int64_t stride) {
-  if (rows == 4) return hyper_dots_rows<4>(fn, begin, end, x, width, m, stride);
-  for (int64_t r = 0; r < rows; ++r) hyper_dots_rows<1>(fn, begin, end, x + r * width, width, m + r * stride, stride);
+  constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? 4 : 2;  // whose sums fit in registers
+  int64_t r = 0;
+  for (; r + kTogether <= rows; r += kTogether) {
+    hyper_dots_rows<kTogether>(fn, begin, end, x + r * width, width, m + r * stride, stride);
+  }
+  for (; r < rows; ++r) hyper_dots_rows<1>(fn, begin, end, x + r * width, width, m + r * stride, stride);
 }
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
