@@ -6,6 +6,7 @@
 #include "bench_command.h"
 #include "cache_command.h"
 #include "commands.h"
+#include "ops/cpu/kernels.h"
 #include "ops/ops.h"
 #include "terminal.h"
 
@@ -38,10 +39,21 @@ std::string help_command(const CLI::App& app) {
   return out + " --help";
 }
 
-std::string version() {
+/// With the kernels of the CPU backend: those that run, and those that DEEPINFER_CPU_KERNELS may name on this processor.
+Result<std::string> version() {
+  DI_ASSIGN_OR_RETURN(const cpu::CpuKernels* kernels, cpu::wanted_kernels());
+  std::string all;
+  for (const cpu::CpuKernels* k : cpu::cpu_kernels()) all += fmt::format("{}{}", all.empty() ? "" : ", ", k->name);
   ThreadPool pool(1);
-  return fmt::format("deepinfer {} (commit {})\nbackends: {}, {}\n", build_version(), build_commit(),
-                     make_cpu_backend(&pool)->name(), make_reference_backend(&pool)->name());
+  return fmt::format("deepinfer {} (commit {})\nbackends: cpu/{} (of {}), {}\n", build_version(), build_commit(), kernels->name,
+                     all, make_reference_backend(&pool)->name());
+}
+
+int print_version() {
+  const Result<std::string> text = version();
+  if (text) return write_output(*text).ok() ? 0 : 1;
+  print_error(text.error().message());
+  return 1;
 }
 
 int run(int argc, char** argv) {
@@ -80,11 +92,11 @@ int run(int argc, char** argv) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
     // Asked for alone, the version comes with the complaint that there is no command.
-    if (show_version) return write_output(version()).ok() ? 0 : 1;
+    if (show_version) return print_version();
     print_error(fmt::format("{} (see {})", error.what(), help_command(app)));
     return 1;
   }
-  if (show_version) return write_output(version()).ok() ? 0 : 1;
+  if (show_version) return print_version();
   const Result<int> code = chosen();
   if (code) return *code;
   print_error(code.error().message());

@@ -13,7 +13,8 @@ using Wide = uint64_t __attribute__((vector_size(64)));
 
 }  // namespace
 
-Ceilings::Ceilings(ThreadPool* pool) : pool_(pool), buffer_(kBufferBytes) {
+Ceilings::Ceilings(ThreadPool* pool, const std::string& backend)
+    : pool_(pool), loop_(peak_loop(backend.substr(backend.find('/') + 1))), buffer_(kBufferBytes) {
   for (int64_t i = 0; i < kBufferBytes; i += 4096) buffer_[i] = static_cast<uint8_t>(i >> 12);
 }
 
@@ -41,18 +42,15 @@ double Ceilings::read_bandwidth() {
 }
 
 double Ceilings::peak_flops() {
-  const PeakLoop loop = peak_loop();
   constexpr int64_t kIterations = 2'000'000;
   double best = 0;
   for (int repeat = 0; repeat < 2; ++repeat) {
     const double start = now();
-    pool_->run(pool_->size(), [&](int64_t, int) { loop.run(kIterations); });
-    best = std::max(best, loop.flops_per_iteration * static_cast<double>(kIterations * pool_->size()) / (now() - start));
+    pool_->run(pool_->size(), [&](int64_t, int) { loop_.run(kIterations); });
+    best = std::max(best, loop_.flops_per_iteration * static_cast<double>(kIterations * pool_->size()) / (now() - start));
   }
   return best;
 }
-
-const char* Ceilings::peak_kind() const { return peak_loop().kind; }
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 

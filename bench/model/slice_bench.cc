@@ -50,7 +50,7 @@ int main(int argc, char** argv) {
   const auto& checkpoint = slice.checkpoint;
   const auto& backend = slice.backend;
   const ModelConfig& config = model->config();
-  Ceilings ceilings(&pool);
+  Ceilings ceilings(&pool, backend->name());
 
   std::mt19937_64 rng(7);
   const auto random_tokens = [&](int64_t n) {

@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
 
   ThreadPool pool(threads);
   const auto backend = make_cpu_backend(&pool);
-  Ceilings ceilings(&pool);
+  Ceilings ceilings(&pool, backend->name());
   std::mt19937_64 rng(1);
   const BenchConditions base = {{"backend", backend->name()}, {"threads", std::to_string(threads)}};
   const auto with = [&](std::vector<std::pair<std::string, std::string>> more) {

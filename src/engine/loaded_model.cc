@@ -37,7 +37,7 @@ Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPoo
     if (devices) return make_cuda_backend(devices->front().index);
     if (name == "cuda") return Err(devices.error());
   }
-  DI_RETURN_IF_ERROR(cpu::check_kernels_wanted());
+  if (const auto kernels = cpu::wanted_kernels(); !kernels) return Err(kernels.error());
   return make_cpu_backend(pool);
 }
 

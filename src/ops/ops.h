@@ -367,7 +367,7 @@ class Backend {
 
 /// The executable spec: plain loops in the order of the text, rounding where DeepSeek's code rounds.
 std::unique_ptr<Backend> make_reference_backend(ThreadPool* pool);
-/// The fast one. Kernels are chosen by what the processor has; DEEPINFER_CPU_KERNELS=portable|avx512-bf16 overrides.
+/// The fast one. Kernels are chosen by what the processor has; DEEPINFER_CPU_KERNELS overrides (cpu/kernels.h).
 std::unique_ptr<Backend> make_cpu_backend(ThreadPool* pool);
 
 }  // namespace deepinfer

@@ -339,6 +339,14 @@ TEST(Program, VersionAndHelp) {
   EXPECT_EQ(version.code, 0);
   EXPECT_NE(version.out.find(build_version()), std::string::npos);
   EXPECT_NE(version.out.find("cpu/"), std::string::npos);
+  ::setenv("DEEPINFER_CPU_KERNELS", "baseline", 1);
+  const auto baseline = run_program({"--version"});
+  ::setenv("DEEPINFER_CPU_KERNELS", "avx999", 1);
+  const auto unknown = run_program({"--version"});
+  ::unsetenv("DEEPINFER_CPU_KERNELS");
+  EXPECT_NE(baseline.out.find("cpu/baseline"), std::string::npos) << baseline.out;
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_NE(unknown.err.find("avx999"), std::string::npos) << unknown.err;
   for (const Arguments& help : {Arguments{"--help"},
                                 {"generate", "--help"},
                                 {"inspect", "--help"},

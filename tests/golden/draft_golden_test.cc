@@ -141,7 +141,8 @@ TEST_P(DraftGolden, EveryStageTeacherForced) {
 
 INSTANTIATE_TEST_SUITE_P(All, DraftGolden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
-                                           Setup{"nano", "cuda_features"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
+                                           Setup{"nano", "cuda_features"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"},
+                                           Setup{"nano", "cpu_avx2"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -310,7 +310,9 @@ TEST_P(Golden, TinyPrompts) {
 
 INSTANTIATE_TEST_SUITE_P(All, Golden,
                          ::testing::Values(Setup{"nano", "reference"}, Setup{"nano", "cpu"}, Setup{"nano", "cuda"},
-                                           Setup{"nano", "cuda_features"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"}),
+                                           Setup{"nano", "cuda_features"}, Setup{"wide", "reference"}, Setup{"wide", "cpu"},
+                                           Setup{"nano", "cpu_avx2"}, Setup{"nano", "cpu_avx512"}, Setup{"nano", "cpu_neon"},
+                                           Setup{"wide", "cpu_avx2"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

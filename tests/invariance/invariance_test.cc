@@ -203,7 +203,8 @@ INSTANTIATE_TEST_SUITE_P(All, Invariance,
                                            Setting{"nano", "guarded"}, Setting{"micro", "guarded"}, Setting{"odd", "guarded"},
                                            Setting{"nano", "cuda"}, Setting{"micro", "cuda"}, Setting{"odd", "cuda"},
                                            Setting{"many", "cuda"}, Setting{"nano", "cuda_features"},
-                                           Setting{"odd", "cuda_features"}),
+                                           Setting{"odd", "cuda_features"}, Setting{"nano", "cpu_avx2"},
+                                           Setting{"odd", "cpu_avx2"}, Setting{"odd", "cpu_avx512"}, Setting{"odd", "cpu_neon"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

@@ -201,6 +201,13 @@ std::vector<OpCase> attention_op_cases() {
   return cases;
 }
 
+std::vector<OpCase> wide_index_op_cases() {
+  std::vector<OpCase> cases;
+  for (int64_t dim : {1024, 1056, 4096})
+    cases.push_back(index_case({2, dim, 6, 4, 4, 30, {1, 9}}, IndexSelectArgs::Candidates::kNone));
+  return cases;
+}
+
 std::vector<OpCase> large_attention_op_cases() {
   std::vector<OpCase> cases = {
       attention_case({64, 512, 128, 512, {1, 2, 9, 33}}),

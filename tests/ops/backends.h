@@ -21,13 +21,11 @@ struct OwnedBackend {
 /// The CPU backend once per kernel table that this processor can run.
 inline std::vector<OwnedBackend> cpu_backends(int threads) {
   std::vector<OwnedBackend> all;
-  const auto add = [&](const cpu::CpuKernels& kernels) {
+  for (const cpu::CpuKernels* kernels : cpu::cpu_kernels()) {
     auto pool = std::make_unique<ThreadPool>(threads);
-    auto backend = std::make_unique<CpuBackend>(pool.get(), kernels);
+    auto backend = std::make_unique<CpuBackend>(pool.get(), *kernels);
     all.push_back({backend->name(), std::move(pool), std::move(backend)});
-  };
-  add(cpu::portable_kernels());
-  if (cpu::avx512_bf16_kernels() != nullptr) add(*cpu::avx512_bf16_kernels());
+  }
   return all;
 }
 

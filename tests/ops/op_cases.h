@@ -44,6 +44,8 @@ std::vector<OpCase> matrix_op_cases();
 std::vector<OpCase> attention_op_cases();
 std::vector<OpCase> expert_op_cases();
 std::vector<OpCase> all_op_cases();
+/// Index keys as wide as a checkpoint may have them (ModelConfig::validate).
+std::vector<OpCase> wide_index_op_cases();
 
 /// The shapes of the release and its shards, too large for a CPU's unit tests; weights of a few experts only.
 std::vector<OpCase> large_matrix_op_cases();

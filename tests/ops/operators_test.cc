@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "ops/backends.h"
 #include "ops/op_cases.h"
@@ -20,7 +21,11 @@ using testing::OwnedBackend;
 using testing::RunRows;
 
 const std::vector<OpCase>& cases() {
-  static const std::vector<OpCase> all = testing::all_op_cases();
+  static const std::vector<OpCase> all = [] {
+    std::vector<OpCase> made = testing::all_op_cases();
+    for (OpCase& c : testing::wide_index_op_cases()) made.push_back(std::move(c));
+    return made;
+  }();
   return all;
 }
 
@@ -85,15 +90,42 @@ TEST(Kernels, AreNamed) {
 TEST(Kernels, WhatIsWantedMustBeThere) {
   const auto check = [](const char* wanted) {
     ::setenv("DEEPINFER_CPU_KERNELS", wanted, 1);
-    const Status status = cpu::check_kernels_wanted();
+    const auto kernels = cpu::wanted_kernels();
     ::unsetenv("DEEPINFER_CPU_KERNELS");
-    return status;
+    return kernels;
   };
-  EXPECT_TRUE(check("portable").ok());
-  EXPECT_EQ(check("avx512-bf16").ok(), cpu::avx512_bf16_kernels() != nullptr);
-  const Status unknown = check("avx999");
-  EXPECT_EQ(unknown.code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(unknown.message().find("avx999"), std::string_view::npos);
+  const auto best = cpu::wanted_kernels();
+  ASSERT_TRUE(best);
+  EXPECT_EQ(*best, cpu::cpu_kernels().front());
+  const auto portable = check("portable");
+  ASSERT_TRUE(portable);
+  EXPECT_EQ(*portable, cpu::portable_kernels().front());
+  for (const cpu::CpuKernels* kernels : cpu::cpu_kernels()) {
+    SCOPED_TRACE(kernels->name);
+    const auto found = check(kernels->name);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(*found, kernels);
+  }
+  const auto absent = [&](const char* name) {
+    return std::none_of(cpu::cpu_kernels().begin(), cpu::cpu_kernels().end(),
+                        [&](const cpu::CpuKernels* k) { return std::string_view(k->name) == name; });
+  };
+  int refused = 0;  // no processor has both
+  for (const char* name : {"avx2", "neon", "avx512-bf16"}) {
+    if (!absent(name)) continue;
+    const auto kernels = check(name);
+    ASSERT_FALSE(kernels);
+    EXPECT_EQ(kernels.error().code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(kernels.error().message().find(name), std::string_view::npos);
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
+  for (const char* name : {"avx999", "", "AVX2"}) {
+    const auto unknown = check(name);
+    ASSERT_FALSE(unknown);
+    EXPECT_EQ(unknown.error().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(unknown.error().message().find(name), std::string_view::npos);
+  }
 }
 
 }  // namespace

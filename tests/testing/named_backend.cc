@@ -1,17 +1,37 @@
 #include "testing/named_backend.h"
 
 #include <stdexcept>
+#include <string_view>
 
+#include "ops/cpu/cpu_backend.h"
 #include "ops/cuda/cuda_backend.h"
 #include "ops/cuda/cuda_device.h"
 #include "ops/cuda/host_pointers.h"
 #include "testing/guarded_backend.h"
 
 namespace deepinfer::testing {
+namespace {
+
+constexpr std::string_view kKernels = "cpu_";
+
+// nullptr: this processor cannot run them.
+const cpu::CpuKernels* kernels_of(std::string_view backend) {
+  for (const cpu::CpuKernels* kernels : cpu::cpu_kernels()) {
+    if (backend.substr(kKernels.size()) == kernels->name) return kernels;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPool* pool) {
   if (backend == "reference") return make_reference_backend(pool);
   if (backend == "cpu") return make_cpu_backend(pool);
+  if (backend.starts_with(kKernels)) {
+    const cpu::CpuKernels* kernels = kernels_of(backend);
+    if (kernels == nullptr) throw std::runtime_error("no kernels for " + backend);
+    return std::make_unique<CpuBackend>(pool, *kernels);
+  }
   if (backend == "guarded") return make_guarded_backend(make_cpu_backend(pool));
   const bool host_pointers = backend == "cuda-host-pointers";
   const bool features = backend == "cuda_features";
@@ -24,6 +44,8 @@ std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPo
 }
 
 std::string why_absent(const std::string& backend) {
+  if (backend.starts_with(kKernels) && kernels_of(backend) == nullptr)
+    return "this processor cannot run the kernels of " + backend;
   if (!backend.starts_with("cuda")) return "";
   const auto devices = cuda_devices();
   return devices ? "" : devices.error().message();

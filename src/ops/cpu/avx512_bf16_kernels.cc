@@ -12,6 +12,7 @@ const CpuKernels* avx512_bf16_kernels() {
   static const CpuKernels kernels = [] {
     CpuKernels k{};
     k.name = "avx512-bf16";
+    k.rows = portable_kernels().front()->rows;
     set_avx512_bf16_products(k);
     set_avx512_bf16_attention(k);
     return k;

@@ -54,7 +54,8 @@ inline uint32_t load_scales(const uint8_t* p, int64_t count) {
   return v;
 }
 
-// bf16: natural order, 32 columns a vector. fp8: the order of E4m3Decoder, per block of 64. fp4: that of widen_e2m1, per 128.
+// Row i of column vector v of a tile of r rows lies at (v * r + i) * 64 bytes. bf16: natural order, 32 columns a vector. fp8: the
+// order of E4m3Decoder, per block of 64. fp4: that of widen_e2m1, per 128.
 int64_t PackedRowBytes(PackKind kind, int64_t k) {
   const int64_t block = kind == PackKind::kBf16 ? 32 : kind == PackKind::kFp8 ? 64 : 128;
   return (k + block - 1) / block * block * 2;
@@ -102,6 +103,10 @@ void Pack(PackKind kind, const bf16* x, int64_t k, char* tile, int64_t rows, int
     }
   }
 }
+
+constexpr int64_t kTileRows = 12;
+constexpr int64_t kTileRowsFp4 = 8;
+int64_t TileRows(PackKind kind) { return kind == PackKind::kFp4 ? kTileRowsFp4 : kTileRows; }
 
 template <int kRows, int kWeights>
 struct Sums {
@@ -480,6 +485,7 @@ void MultiplyFp4(const Fp4Weight& w, int64_t begin, int64_t end, const char* x, 
 
 void set_avx512_bf16_products(CpuKernels& kernels) {
   kernels.scratch_bytes = kScratchBytes;
+  kernels.tile_rows = TileRows;
   kernels.packed_row_bytes = PackedRowBytes;
   kernels.pack = Pack;
   kernels.multiply_fp8 = MultiplyFp8;

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 
 #include "base/status.h"
 #include "ops/numerics.h"
@@ -25,7 +23,7 @@ constexpr int64_t kRowWork = 16 << 10;
 }  // namespace
 
 CpuBackend::CpuBackend(ThreadPool* pool, const cpu::CpuKernels& kernels)
-    : pool_(pool), kernels_(kernels), rows_(cpu::row_ops()), local_(static_cast<size_t>(pool->size())) {
+    : pool_(pool), kernels_(kernels), rows_(*kernels.rows), local_(static_cast<size_t>(pool->size())) {
   for (Local& local : local_) local.scratch.reserve_discard(kernels.scratch_bytes);
 }
 
@@ -45,7 +43,7 @@ void CpuBackend::for_outputs(int64_t out, int64_t row_bytes, FunctionRef<void(in
 }
 
 char* CpuBackend::tile_of(Packed& packed, int64_t group, int64_t row, int64_t* rows, int64_t* at) const {
-  const int64_t tile = cpu::tile_rows(packed.kind);
+  const int64_t tile = kernels_.tile_rows(packed.kind);
   const int64_t first = row / tile * tile;
   *rows = std::min(tile, packed.rows - first);
   *at = row - first;
@@ -271,23 +269,9 @@ void CpuBackend::draft_confidence(const ConfidenceArgs& args) {
   linear_bf16_fp32(draft_inputs_.data(), rows, args.proj, args.confidences);
 }
 
-Status cpu::check_kernels_wanted() {
-  const char* wanted = std::getenv("DEEPINFER_CPU_KERNELS");
-  if (wanted == nullptr || std::string_view(wanted) == "portable") return Status::Ok();
-  if (std::string_view(wanted) != "avx512-bf16")
-    return Status::InvalidArgument("DEEPINFER_CPU_KERNELS is \"{}\", must be portable or avx512-bf16", wanted);
-  if (cpu::avx512_bf16_kernels() == nullptr)
-    return Status::FailedPrecondition("DEEPINFER_CPU_KERNELS is avx512-bf16, which this processor cannot run");
-  return Status::Ok();
-}
-
 std::unique_ptr<Backend> make_cpu_backend(ThreadPool* pool) {
-  const char* wanted = std::getenv("DEEPINFER_CPU_KERNELS");
-  const cpu::CpuKernels* fast = cpu::avx512_bf16_kernels();
-  if (fast == nullptr || (wanted != nullptr && std::string_view(wanted) == "portable")) {
-    return std::make_unique<CpuBackend>(pool, cpu::portable_kernels());
-  }
-  return std::make_unique<CpuBackend>(pool, *fast);
+  const auto wanted = cpu::wanted_kernels();  // programs report an error before they get here
+  return std::make_unique<CpuBackend>(pool, wanted ? **wanted : *cpu::cpu_kernels().front());
 }
 
 }  // namespace deepinfer

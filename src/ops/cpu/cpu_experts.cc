@@ -98,7 +98,7 @@ void CpuBackend::pack_expert_inputs(const ExpertsArgs& args, int64_t rows) {
   pool_->run(static_cast<int64_t>(groups_.size()), [&](int64_t g, int) {
     const ExpertGroup& group = groups_[static_cast<size_t>(g)];
     const PackKind kind = g + 1 == static_cast<int64_t>(groups_.size()) ? PackKind::kFp8 : PackKind::kFp4;
-    const int64_t tile = cpu::tile_rows(kind);
+    const int64_t tile = kernels_.tile_rows(kind);
     const int64_t row_bytes = kernels_.packed_row_bytes(kind, hidden);
     for (int64_t i = 0; i < group.count; ++i) {
       const int64_t first = i / tile * tile;
@@ -157,7 +157,7 @@ void CpuBackend::expert_output(const ExpertsArgs& args) {
   pool_->run(groups, [&](int64_t g, int thread) {
     const ExpertGroup& group = groups_[static_cast<size_t>(g)];
     const PackKind kind = g + 1 == groups ? PackKind::kFp8 : PackKind::kFp4;
-    const int64_t tile = cpu::tile_rows(kind);
+    const int64_t tile = kernels_.tile_rows(kind);
     const int64_t row_bytes = kernels_.packed_row_bytes(kind, inner);
     bf16* rounded = local_[static_cast<size_t>(thread)].row.data();
     for (int64_t i = 0; i < group.count; ++i) {

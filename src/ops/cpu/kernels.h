@@ -3,11 +3,13 @@
 // The inner loops of the CPU backend as a table of functions, one table per instruction set, chosen at run time. The layouts of
 // packed inputs are the table's own business; everything else (threads, order of work, buffers) is CpuBackend's.
 //
-// Summation order, the same for one row as for many: the columns of a product are dealt to 16 lanes in a fixed pattern, each lane
-// adds in ascending order, and the lanes are added as a fixed tree. How rows are tiled changes which registers hold the sums, not
-// the sums. Who changes the order, or any other bit of a result, raises kCpuNumerics (ops/numerics.h).
+// Summation order, the same for one row as for many: the columns of a product are dealt to the lanes of a vector in a fixed
+// pattern, each lane adds in a fixed order, and the lanes are added as a fixed tree. How rows are tiled changes which registers
+// hold the sums, not the sums. Who changes the order, or any other bit of a result, raises
+// kCpuNumerics (ops/numerics.h).
 
 #include <cstdint>
+#include <span>
 
 #include "base/status.h"
 #include "ops/ops.h"
@@ -17,16 +19,17 @@ namespace deepinfer::cpu {
 /// What kind of weights the packed input meets; each kind may want its columns in an order of its own.
 enum class PackKind : uint8_t { kBf16, kFp8, kFp4 };
 
-/// Rows of a tile of packed inputs. A tile of r rows holds them interleaved: row i of column vector v at (v * r + i) * 64 bytes.
-inline constexpr int64_t kTileRows = 12;
-inline constexpr int64_t kTileRowsFp4 = 8;
-inline int64_t tile_rows(PackKind kind) { return kind == PackKind::kFp4 ? kTileRowsFp4 : kTileRows; }
+struct RowOps;
 
 struct CpuKernels {
   const char* name;
+  /// What goes row by row, for the same instruction set.
+  const RowOps* rows;
   /// Bytes of scratch that a call of multiply_* needs, 64-byte aligned.
   int64_t scratch_bytes;
 
+  /// Rows of a tile of packed inputs; they are interleaved, vector by vector.
+  int64_t (*tile_rows)(PackKind kind);
   /// Bytes of one packed row of k columns; a multiple of 64.
   int64_t (*packed_row_bytes)(PackKind kind, int64_t k);
   /// Packs x [k] as row `row` of a tile of `rows` rows.
@@ -64,12 +67,15 @@ inline constexpr int64_t kKeyBlock = 64;
 inline constexpr int64_t kHeadLanes = 16;
 inline int64_t padded_heads(int64_t heads) { return (heads + kHeadLanes - 1) / kHeadLanes * kHeadLanes; }
 
-/// For any processor; compiled for several instruction sets, the best one is taken.
-const CpuKernels& portable_kernels();
+/// The tables that this processor can run, the fastest first; the last runs on every processor of its architecture.
+std::span<const CpuKernels* const> cpu_kernels();
+/// Those among them that Highway's sources give: all but the one below.
+std::span<const CpuKernels* const> portable_kernels();
 /// With bf16 dot products; nullptr where the processor (or the build) has none.
 const CpuKernels* avx512_bf16_kernels();
 
-/// An error if DEEPINFER_CPU_KERNELS asks for a table that there is not, or that this processor cannot run.
-Status check_kernels_wanted();
+/// The table that DEEPINFER_CPU_KERNELS asks for (a name, or "portable": the first of portable_kernels()), else the first of
+/// cpu_kernels(). An error if there is no such table, or if this processor cannot run it.
+Result<const CpuKernels*> wanted_kernels();
 
 }  // namespace deepinfer::cpu

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/portable_kernels.h"
+#include "ops/cpu/portable_targets.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/row_ops.cc"
 #include "hwy/foreach_target.h"
@@ -48,8 +51,12 @@ void hyper_dots_rows(const float* fn, int64_t begin, int64_t end, const bf16* x,
 
 void HyperDots(const float* fn, int64_t begin, int64_t end, const bf16* x, int64_t rows, int64_t width, float* m,
                int64_t stride) {
-  if (rows == 4) return hyper_dots_rows<4>(fn, begin, end, x, width, m, stride);
-  for (int64_t r = 0; r < rows; ++r) hyper_dots_rows<1>(fn, begin, end, x + r * width, width, m + r * stride, stride);
+  constexpr int kTogether = HWY_TARGET == HWY_AVX3 ? 4 : 2;  // whose sums fit in registers
+  int64_t r = 0;
+  for (; r + kTogether <= rows; r += kTogether) {
+    hyper_dots_rows<kTogether>(fn, begin, end, x + r * width, width, m + r * stride, stride);
+  }
+  for (; r < rows; ++r) hyper_dots_rows<1>(fn, begin, end, x + r * width, width, m + r * stride, stride);
 }
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
@@ -270,7 +277,7 @@ void EngramGate(const bf16* key, const bf16* value, const bf16* q_weight, const 
 }
 
 const RowOps* GetRowOps() {
-  static const RowOps ops = {hwy::TargetName(HWY_TARGET),
+  static const RowOps ops = {target_name(HWY_TARGET),
                              RmsNorm,
                              HyperDots,
                              HyperCoefficients,
@@ -297,11 +304,10 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace deepinfer::cpu {
-HWY_EXPORT(GetRowOps);
 
-const RowOps& row_ops() {
-  static const RowOps* ops = HWY_DYNAMIC_DISPATCH(GetRowOps)();
-  return *ops;
+const RowOps& row_ops_for(int64_t target) {
+  const RowOps* (*get)() = DEEPINFER_CHOOSE(target, GetRowOps);
+  return get != nullptr ? *get() : *HWY_STATIC_DISPATCH(GetRowOps)();
 }
 
 }  // namespace deepinfer::cpu

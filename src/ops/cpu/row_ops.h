@@ -1,7 +1,7 @@
 #pragma once
 
-// Everything the CPU backend does row by row that is not a matrix product or attention. Compiled for several instruction sets;
-// `row_ops` gives the best one.
+// Everything the CPU backend does row by row that is not a matrix product or attention. Compiled for several instruction sets; a
+// table of kernels names those that go with it (kernels.h).
 
 #include <cstdint>
 
@@ -40,7 +40,5 @@ struct RowOps {
   void (*engram_gate)(const bf16* key, const bf16* value, const bf16* q_weight, const bf16* k_weight, float eps, int64_t hidden,
                       bf16* stream);
 };
-
-const RowOps& row_ops();
 
 }  // namespace deepinfer::cpu
