@@ -102,7 +102,7 @@ __host__ __device__ int score_bytes(int dim) {
 __global__ void __launch_bounds__(kScoreThreads, 1)
     score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
   take_turn();
-  extern __shared__ uint4 shared[];
+  auto* shared = dynamic_shared<uint4>();
   auto* query = reinterpret_cast<bf16*>(shared);
   auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][quarters][heads][kScoreStride]
   const int64_t r = blockIdx.y;
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kValueThreads, 1)
     value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* totals, int64_t stride,
                  bf16* out) {
   take_turn();
-  extern __shared__ uint4 shared[];
+  auto* shared = dynamic_shared<uint4>();
   auto* base = reinterpret_cast<uint8_t*>(shared);
   const ValueLayout l = value_layout(stride);
   auto* p = reinterpret_cast<bf16*>(base);

@@ -439,9 +439,8 @@ __device__ void multiply_stages(Shared& s, int group, int count, int own_heads, 
 __global__ void __launch_bounds__(kThreads, 1)
     attention_wide_kernel(const AttentionQuery* queries, const bf16* q, int heads, const float* sinks, float scale, bf16* out) {
   take_turn();
-  extern __shared__ __align__(1024) uint8_t dynamic[];
-  if (shared_address(dynamic) % kEightRows != 0) __trap();
-  Shared& s = *reinterpret_cast<Shared*>(dynamic);
+  Shared& s = *dynamic_shared<Shared>();
+  if (shared_address(&s) % kEightRows != 0) __trap();
   const AttentionQuery& a = queries[blockIdx.x];
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int own_heads = min(kHeads, heads - first_head);
@@ -457,7 +456,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(&s.full[i], kWidenWarps);
       barrier_init(&s.empty[i], kMultiplyWarps);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   // Keys that are compressed begin on their way before the queries are there.
   const auto first_of = [&](int tile) { return window + (tile - window_tiles) * kTileKeys; };

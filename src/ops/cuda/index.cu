@@ -30,7 +30,7 @@ __device__ bool any_candidate(const uint64_t* bits, int64_t block_size, int64_t 
 // [heads up to 8s][dim + padding]; a warp goes through all heads, 32 at a time.
 __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
   take_turn();
-  extern __shared__ uint4 shared[];
+  auto* shared = dynamic_shared<uint4>();
   auto* query = reinterpret_cast<bf16*>(shared);
   const int64_t r = blockIdx.y;
   const IndexRow& row = args.rows[r];

@@ -37,11 +37,6 @@ __device__ inline uint32_t round_pair(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
-__device__ inline uint32_t positive_pair(uint32_t pair) {
-  uint32_t r;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(0u));
-  return r;
-}
 
 /// On warpgroups (index_wide.cu): 16 rows of one sequence a block, each key widened once for all of them; the same ranks.
 void score_wide(ScoreArgs args, int64_t longest, LaunchStream& stream);

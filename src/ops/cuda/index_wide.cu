@@ -209,9 +209,8 @@ __device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int6
 // Grid: ranges of keys, blocks of rows. Rows of several sequences take their turns.
 __global__ void __launch_bounds__(kThreads, 1) score_wide_kernel(const __grid_constant__ ScoreArgs args) {
   take_turn();
-  extern __shared__ __align__(1024) uint8_t dynamic[];
-  if (shared_address(dynamic) % kEightRows != 0) __trap();
-  Shared& s = *reinterpret_cast<Shared*>(dynamic);
+  Shared& s = *dynamic_shared<Shared>();
+  if (shared_address(&s) % kEightRows != 0) __trap();
   const int64_t last = min(static_cast<int64_t>(blockIdx.y + 1) * kRows, args.row_count);
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * args.block_keys;
   for (int64_t first = static_cast<int64_t>(blockIdx.y) * kRows; first < last;) {

@@ -1,0 +1,63 @@
+#pragma once
+
+// Instructions of a warp that C++ has no words for, and the block's shared memory. Those of warpgroups are in warpgroup.cuh.
+// tests/ops/cuda/emulated has both for a host without a GPU.
+
+#include <cstdint>
+
+#include "base/scalar_types.h"
+
+namespace deepinfer::cuda {
+
+/// Shared memory that a launch asks for, at a multiple of 1024 bytes.
+template <typename T>
+__device__ inline T* dynamic_shared() {
+  extern __shared__ __align__(1024) uint8_t dynamic_bytes[];
+  return reinterpret_cast<T*>(dynamic_bytes);
+}
+
+/// Weights that nobody reads again soon.
+__device__ inline uint4 load_once(const uint8_t* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// Four blocks of 8 x 8, of which a lane gives the row of 16 bytes at p (lane / 8: the block).
+__device__ inline void load_matrices(uint32_t (&r)[4], const bf16* p) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+
+__device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+/// The larger of each half and zero.
+__device__ inline uint32_t positive_pair(uint32_t pair) {
+  uint32_t r;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(pair), "r"(0u));
+  return r;
+}
+
+}  // namespace deepinfer::cuda

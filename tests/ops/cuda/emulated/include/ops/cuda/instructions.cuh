@@ -1,0 +1,73 @@
+#pragma once
+
+// As src/ops/cuda/instructions.cuh, emulated.
+
+#include <cuda_runtime.h>
+
+#include "base/scalar_types.h"
+
+namespace deepinfer::cuda {
+
+template <typename T>
+T* dynamic_shared() {
+  return reinterpret_cast<T*>(emulated::shared_memory());
+}
+
+inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+
+inline float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
+inline uint32_t pair_of(float low, float high) { return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16; }
+
+inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  struct Lane {
+    float* c;
+    const uint32_t* a;
+    uint32_t b[2];
+  } own{c, a, {b0, b1}};
+  emulated::with_warp(&own, [](void* const* lanes) {
+    float* sums[32];
+    uint32_t rows[32][4];
+    for (int l = 0; l < 32; ++l) {
+      const auto* lane = static_cast<const Lane*>(lanes[l]);
+      sums[l] = lane->c;
+      std::memcpy(rows[l], lane->a, sizeof rows[l]);
+    }
+    const auto column = [&](int k, int n) {
+      return half_of(static_cast<const Lane*>(lanes[n * 4 + k % 8 / 2])->b[k / 8], k % 2);
+    };
+    emulated::multiply(sums, rows, 8, column, true);
+  });
+}
+
+template <typename Pick>
+void load_blocks(uint32_t (&r)[4], const bf16* p, const Pick& pick) {
+  struct Lane {
+    const bf16* row;
+    uint32_t* r;
+  } own{p, r};
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) std::abort();
+  emulated::with_warp(&own, [&](void* const* lanes) {
+    for (int l = 0; l < 32; ++l) {
+      for (int m = 0; m < 4; ++m) {
+        const auto value = [&](int row, int column) { return static_cast<const Lane*>(lanes[m * 8 + row])->row[column].bits; };
+        static_cast<Lane*>(lanes[l])->r[m] = pick(value, l, 0) | static_cast<uint32_t>(pick(value, l, 1)) << 16;
+      }
+    }
+  });
+}
+inline void load_matrices(uint32_t (&r)[4], const bf16* p) {
+  load_blocks(r, p, [](const auto& value, int l, int i) { return value(l / 4, l % 4 * 2 + i); });
+}
+inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
+  load_blocks(r, p, [](const auto& value, int l, int i) { return value(l % 4 * 2 + i, l / 4); });
+}
+
+inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  return pair_of(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
+}
+inline uint32_t positive_pair(uint32_t pair) {
+  const auto positive = [](float v) { return v > 0 || v != v ? v : 0.0f; };
+  return pair_of(positive(half_of(pair, 0)), positive(half_of(pair, 1)));
+}
+
+}  // namespace deepinfer::cuda
