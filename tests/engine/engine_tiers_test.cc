@@ -456,16 +456,21 @@ class TroubledTiers : public EngineTiers, public ::testing::WithParamInterface<c
  protected:
   void SetUp() override {
     std::filesystem::create_directories(folder());
-    disk_ = std::make_unique<Tmpfs>(folder(), int64_t{16} << 20);
+    disk_ = std::make_unique<Tmpfs>(folder(), kRoomy);
     if (!disk_->why_absent().empty()) GTEST_SKIP() << "may not mount a tmpfs: " << disk_->why_absent();
     for (uint64_t i = 0; i < 3; ++i) {
       requests_.push_back(prompt_of(700, 20 + i));
       cold_.push_back(run(*make(options()), requests_.back()).tokens);
     }
+    start();
+  }
+  void start() {
+    engine_.reset();
     EngineOptions o = options();
     (local() ? o.kv_tiers.store : o.kv_tiers.shared) = folder();
     engine_ = make(o);
   }
+  static constexpr int64_t kRoomy = int64_t{1} << 30;  ///< RocksDB wants room for all its memtables before it goes on
   bool local() const { return std::string_view(GetParam()) == "local"; }
   std::string folder() const { return directory_ + "/disk"; }
   KvTierStats tier() const { return engine_->stats().tiers.tiers.at(0); }
@@ -494,12 +499,14 @@ class TroubledTiers : public EngineTiers, public ::testing::WithParamInterface<c
 
 TEST_P(TroubledTiers, AFullDisk) {
   ASSERT_TRUE(comes_from_the_store(0));
-  ASSERT_TRUE(disk_->fill(engine_->model().page_bytes));
-  for (int i = 0; i < 3; ++i) ask(1);
+  // The log of a database has its room already, for far more pages than these.
+  if (local()) GTEST_SKIP() << "see LocalStore.AFullDiskIsAnErrorUntilThereIsRoom";
+  ASSERT_TRUE(disk_->leave_room(engine_->model().page_bytes));
+  for (size_t i = 0; i < 3; ++i) ask(i);
   EXPECT_TRUE(eventually([&] { return tier().write_errors > 0; }));
   EXPECT_NE(tier().last_error.find(folder()), std::string::npos) << tier().last_error;
   ask(1);
-  ASSERT_TRUE(disk_->make_room());
+  ASSERT_TRUE(disk_->leave_room(kRoomy));
   EXPECT_TRUE(comes_from_the_store(2)) << tier().last_error;
   EXPECT_TRUE(comes_from_the_store(1)) << tier().last_error;
 }
@@ -512,6 +519,7 @@ TEST_P(TroubledTiers, AVanishedDisk) {
   for (size_t i = 0; i < 3; ++i) ask(i);
   EXPECT_TRUE(std::filesystem::is_empty(folder())) << "nothing is made on the disk below";
   ASSERT_TRUE(disk_->move(folder()));
+  if (local()) start();  // RocksDB writes no more when it could not make a file
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(comes_from_the_store(i)) << tier().last_error;
 }
 

@@ -2,14 +2,11 @@
 
 #include <sys/mount.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <string>
-#include <vector>
 
 namespace deepinfer::testing {
 
@@ -38,22 +35,16 @@ class Tmpfs {
     folder_ = to;
     return true;
   }
-  /// Takes up all room but about so many bytes, until `make_room`.
-  bool fill(int64_t left) const {
+  /// Leaves about so much room; less than what is there is no size. Takes no memory.
+  bool leave_room(int64_t bytes) const {
     struct statvfs room {};
     if (::statvfs(folder_.c_str(), &room) != 0) return false;
-    const int64_t bytes = static_cast<int64_t>(room.f_bavail * room.f_frsize) - left;
-    std::FILE* file = std::fopen(filler().c_str(), "wb");
-    if (file == nullptr) return false;
-    const std::vector<char> zeros(bytes > 0 ? static_cast<size_t>(bytes) : 0);
-    const bool whole = std::fwrite(zeros.data(), 1, zeros.size(), file) == zeros.size();
-    return std::fclose(file) == 0 && whole;
+    const auto used = static_cast<int64_t>((room.f_blocks - room.f_bfree) * room.f_frsize);
+    const std::string options = "size=" + std::to_string(used + bytes);
+    return ::mount(nullptr, folder_.c_str(), nullptr, MS_REMOUNT, options.c_str()) == 0;
   }
-  bool make_room() const { return ::unlink(filler().c_str()) == 0; }
 
  private:
-  std::string filler() const { return folder_ + "/filler"; }
-
   std::string folder_;
   std::string why_absent_;
 };

@@ -1,6 +1,7 @@
 #include "cache/tiers/local_database.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 
@@ -29,13 +30,22 @@ PrefixKey key_of(const Slice& bytes) {
   return key;
 }
 
+/// RocksDB's own log would be a file beside the data, and Debian's RocksDB aborts the process when it writes to that a second
+/// time after the disk was full. What matters of it is in the errors of calls.
+class NoLog final : public rocksdb::Logger {
+ public:
+  NoLog() : Logger(rocksdb::InfoLogLevel::HEADER_LEVEL) {}
+  using Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
 rocksdb::DBOptions database_options(int64_t memtable_bytes) {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   options.max_background_jobs = 2;
   options.max_total_wal_size = static_cast<uint64_t>(memtable_bytes) * 4;
-  options.keep_log_file_num = 2;
+  options.info_log = std::make_shared<NoLog>();
   options.max_open_files = 512;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   return options;
