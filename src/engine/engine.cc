@@ -359,6 +359,12 @@ class EngineImpl final : public Engine {
         inbox_->waiting = core_.waiting() + static_cast<int64_t>(submitted.size());
       }
       const double now = clock();
+      // Before anything is looked for: the process, or its clock, may have skipped a long time.
+      if (now - housekeeping > kHousekeepingSeconds) {
+        housekeeping = now;
+        cache_->expire(now);
+        windows_.expire(now);
+      }
       if (reset_cache) {
         cache_->clear();
         windows_.clear();
@@ -376,11 +382,6 @@ class EngineImpl final : public Engine {
       cancelled.clear();
       if (cancel_all) core_.end_all(FinishReason::kCancelled);
       if (core_.open()) core_.turn(now);
-      if (now - housekeeping > kHousekeepingSeconds) {
-        housekeeping = now;
-        cache_->expire(now);
-        windows_.expire(now);
-      }
       const EngineStats stats = core_.stats();
       const std::lock_guard lock(inbox_->mutex);
       stats_ = stats;
