@@ -78,6 +78,9 @@ void EngineFlags::add_gpu_flags(CLI::App& c) {
               "Part of its memory for weights, workspace, sequences and pages together (default: 0.9)", "X"));
   in(add_choice(c, "--engram-memory", engram_memory, {"auto", "device", "host"},
                 "Where Engram tables lie; auto: on the device if they fit into half of it with the weights (default: auto)"));
+  in(c.add_option("--cuda-features", cuda_features,
+                  "Ways of its kernels that are not measured yet, the same results: names, all or none (default: none)")
+         ->type_name("LIST"));
   in(c.add_flag("--no-cuda-graphs,--enforce-eager", no_cuda_graphs, "Launch every step anew instead of replaying recorded ones"));
 }
 
@@ -180,6 +183,7 @@ EngineOptions EngineFlags::to_options(EngineOptions base) const {
   take(kv_cache_memory, o.kv_cache_memory);
   take(gpu_memory_utilization, o.gpu_memory_utilization);
   take(engram_memory, o.engram_memory);
+  take(cuda_features, o.cuda_features);
   if (no_cuda_graphs) o.cuda_graphs = false;
   if (no_enable_prefix_caching) o.enable_prefix_caching = false;
   take(cache_ttl_chat, o.cache_ttl_chat);

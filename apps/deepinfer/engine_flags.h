@@ -27,6 +27,7 @@ struct EngineFlags {
   std::optional<int64_t> kv_cache_memory;
   std::optional<double> gpu_memory_utilization;
   std::optional<std::string> engram_memory;
+  std::optional<std::string> cuda_features;
   bool no_cuda_graphs = false;
   bool no_enable_prefix_caching = false;
   std::optional<double> cache_ttl_chat;

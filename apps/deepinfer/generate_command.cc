@@ -280,6 +280,8 @@ std::string to_json(const Answer& answer, uint64_t seed, const Performance& p) {
   json["memory"] =
       Json{{"peak_resident_bytes", p.peak_resident_bytes}, {"weight_bytes", p.weight_bytes}, {"cache_bytes", run.cache_bytes}};
   json["backend"] = p.backend;
+  json["kernels"] = Json::object();
+  for (const auto& [operators, kernel] : p.kernels) json["kernels"][operators] = kernel;
   json["threads"] = p.threads;
   json["seed"] = seed;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -1,5 +1,7 @@
 #include "checkpoint/inspect.h"
 #include "commands.h"
+#include "engine/loaded_model.h"
+#include "performance.h"
 #include "progress.h"
 #include "terminal.h"
 
@@ -9,6 +11,7 @@ namespace {
 struct InspectOptions {
   std::string directory;
   std::string verify = "headers";
+  std::string device;
   bool json = false;
 };
 
@@ -23,6 +26,13 @@ Result<int> run_inspect(const InspectOptions& options) {
   progress.clear();
   std::string text = options.json ? inspection_json(inspection) : format_inspection(inspection);
   if (!text.ends_with('\n')) text += '\n';
+  if (!options.device.empty()) {
+    ThreadPool pool(1);
+    DI_ASSIGN_OR_RETURN(const auto backend, make_backend(options.device, &pool));
+    std::vector<std::pair<std::string, std::string>> kernels;
+    for (KernelChoice& k : backend->kernels()) kernels.emplace_back(std::move(k.operators), std::move(k.kernel));
+    text += "kernels   " + format_kernels(backend->name(), kernels) + '\n';
+  }
   DI_RETURN_IF_ERROR(write_output(text));
   return inspection.problem_count == 0 ? 0 : 1;
 }
@@ -38,7 +48,11 @@ void add_inspect_command(CLI::App& app, Command& chosen) {
   command->add_option("--verify", options->verify, "headers, scales or full: every value (default: headers)")
       ->check(CLI::IsMember({"headers", "scales", "full"}))
       ->type_name("LEVEL");
-  command->add_flag("--json", options->json, "One JSON object");
+  CLI::Option* json = command->add_flag("--json", options->json, "One JSON object");
+  command->add_option("--device", options->device, "Also what would run it, and the kernels of each operator: cpu, cuda or auto")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->type_name("NAME")
+      ->excludes(json);
   command->footer("Exit code 1 if the files do not match the config.\n\nExample:\n  deepinfer inspect models/nano --verify full");
   command->callback([options, &chosen] { chosen = [options] { return run_inspect(*options); }; });
 }

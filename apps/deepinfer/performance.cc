@@ -31,6 +31,7 @@ Performance measure_performance(const ModelInfo& model, const AnswerTimes& run) 
   p.load = model.load;
   p.run = run;
   p.backend = model.backend;
+  p.kernels = model.kernels;
   p.threads = model.threads;
   p.weight_bytes = model.weight_bytes;
   p.prefill_rate = rate(run.prefill_tokens, run.prefill_seconds);
@@ -60,6 +61,13 @@ std::string format_performance(const Performance& p) {
   }
   out += fmt::format("memory    {:.1f} MiB resident at most, of it weights {:.1f} MiB and caches {:.1f} MiB\n",
                      mib(p.peak_resident_bytes), mib(p.weight_bytes), mib(run.cache_bytes));
+  out += "kernels   " + format_kernels(p.backend, p.kernels) + '\n';
+  return out;
+}
+
+std::string format_kernels(const std::string& backend, const std::vector<std::pair<std::string, std::string>>& kernels) {
+  std::string out = backend;
+  for (const auto& [operators, kernel] : kernels) out += fmt::format("\n          {}: {}", operators, kernel);
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "deepinfer/engine.h"
 
@@ -23,6 +25,7 @@ struct Performance {
   LoadTimes load;
   AnswerTimes run;
   std::string backend;
+  std::vector<std::pair<std::string, std::string>> kernels;  ///< operators, and the kernel that they got
   int threads = 0;
   double prefill_rate = 0;          ///< tokens a second
   double decode_rate = 0;           ///< tokens a second
@@ -39,6 +42,10 @@ Performance measure_performance(const ModelInfo& model, const AnswerTimes& run);
 
 /// For people; lines end with a newline.
 std::string format_performance(const Performance& p);
+
+/// The backend, then each operator with the kernel it got, so that a slow one does not go unnoticed; lines after the first are
+/// indented as the words before the first are.
+std::string format_kernels(const std::string& backend, const std::vector<std::pair<std::string, std::string>>& kernels);
 
 /// Largest resident memory of this process so far (VmHWM), 0 if unknown.
 int64_t peak_resident_bytes();

@@ -5,6 +5,7 @@
 #include "commands.h"
 #include "flag_sources.h"
 #include "ops/ops.h"
+#include "performance.h"
 #include "serve_flags.h"
 #include "server/server.h"
 #include "terminal.h"
@@ -50,11 +51,9 @@ server::Backend make_backend(const ServeFlags& flags, Engine& engine, std::share
   return backend;
 }
 
-// The backend, then each operator with the kernel it got, so that a slow one does not go unnoticed.
 std::string kernels(const ServeFlags& flags, const ModelInfo& model) {
   if (flags.fake_engine) return fmt::format("none: fake engine, {} tokens/s", flags.fake.rate);
-  std::string out = model.backend;
-  for (const auto& [operators, kernel] : model.kernels) out += fmt::format("\n          {}: {}", operators, kernel);
+  std::string out = format_kernels(model.backend, model.kernels);
   if (!model.memory_plan.empty()) out += fmt::format("\nmemory    {}", model.memory_plan);
   return out;
 }

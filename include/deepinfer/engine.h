@@ -103,7 +103,8 @@ struct EngineStats {
   double device_idle_seconds = 0;  ///< the device waited although something was running
 };
 
-/// How often each expert was chosen since the start, by rows that ran the layer.
+/// How often each expert was chosen since the start, by rows that ran the layer. A GPU counts by itself and is asked when it has
+/// nothing to do, or every 256 steps.
 struct ExpertCounts {
   int64_t layers = 0;                        ///< of the model; what follows in `counts` are its draft stages
   std::vector<std::vector<int64_t>> counts;  ///< [layer][expert]

@@ -427,8 +427,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   model_options.engram_memory = options.engram_memory == "device" ? EngramMemory::kDevice
                                 : options.engram_memory == "host" ? EngramMemory::kHost
                                                                   : EngramMemory::kAuto;
-  DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, options.backend, options.threads, options.load_progress,
-                                                     options.trace.get(), model_options));
+  DI_ASSIGN_OR_RETURN(LoadedModel loaded,
+                      load_model(options.model, options.backend, options.threads, options.load_progress, options.trace.get(),
+                                 model_options, *parse_cuda_features(options.cuda_features)));
   DI_ASSIGN_OR_RETURN(EngineOptions resolved, resolve(options, loaded.config()));
   std::vector<std::unique_ptr<SequenceState>> states;
   const int64_t logit_rows = logit_rows_at_once(loaded.config());

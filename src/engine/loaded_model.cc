@@ -30,22 +30,22 @@ Result<TokenizerWithMap> load_tokenizer(const std::string& path) {
   return out;
 }
 
-Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPool* pool) {
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_backend(const std::string& name, ThreadPool* pool, const CudaFeatures& features) {
   if (name == "reference") return make_reference_backend(pool);
   if (name == "cuda" || name == "auto") {
     const auto devices = cuda_devices();
-    if (devices) return make_cuda_backend(devices->front().index);
+    if (devices) return make_cuda_backend(devices->front().index, features);
     if (name == "cuda") return Err(devices.error());
   }
   if (const auto kernels = cpu::wanted_kernels(); !kernels) return Err(kernels.error());
   return make_cpu_backend(pool);
 }
 
-}  // namespace
-
 Result<LoadedModel> load_model(const std::string& directory, const std::string& backend, int threads,
                                const std::function<void(int64_t done, int64_t total)>& progress, telemetry::TraceRecorder* trace,
-                               Model::Options options) {
+                               Model::Options options, const CudaFeatures& features) {
   const auto start = Clock::now();
   // The tokenizer needs nothing of the weights, so both are read at once.
   auto tokenizer = std::async(std::launch::async, [&] { return load_tokenizer(directory + "/tokenizer.json"); });
@@ -62,7 +62,7 @@ Result<LoadedModel> load_model(const std::string& directory, const std::string& 
 
   const auto model_start = Clock::now();
   out.pool = std::make_unique<ThreadPool>(threads > 0 ? threads : available_threads());
-  DI_ASSIGN_OR_RETURN(out.backend, make_backend(backend, out.pool.get()));
+  DI_ASSIGN_OR_RETURN(out.backend, make_backend(backend, out.pool.get(), features));
   if (trace != nullptr && trace->ops()) out.backend = make_traced_backend(std::move(out.backend), trace);
   if (progress) options.progress = progress;
   DI_ASSIGN_OR_RETURN(out.model, Model::Create(out.checkpoint, std::move(read.map.map), out.backend.get(), options));

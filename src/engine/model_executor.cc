@@ -11,6 +11,10 @@ double step_clock() { return std::chrono::duration<double>(std::chrono::steady_c
 
 namespace {
 
+/// Steps between two looks at what a device has counted, which take microseconds; and the pause that is as good.
+constexpr int64_t kMostUncollected = 256;
+constexpr std::chrono::milliseconds kIdle{20};
+
 /// Masks take microseconds, and the backend's threads help once the forward pass is over: a few threads are enough.
 int mask_thread_count() { return std::clamp(available_threads() / 8, 1, 8); }
 
@@ -59,7 +63,15 @@ void ModelExecutor::work() {
     Job job;
     {
       std::unique_lock lock(mutex_);
-      queued_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      const auto wanted = [&] { return stop_ || !queue_.empty(); };
+      // What a device has counted is asked for when nothing comes for a while, and now and then if something always does.
+      if (uncollected_ > 0 && (uncollected_ >= kMostUncollected || !queued_.wait_for(lock, kIdle, wanted))) {
+        lock.unlock();
+        model_->collect_expert_load();
+        uncollected_ = 0;
+        lock.lock();
+      }
+      queued_.wait(lock, wanted);
       if (queue_.empty()) return;
       job = queue_.front();
       queue_.pop_front();
@@ -68,6 +80,7 @@ void ModelExecutor::work() {
     run(*job.command, *job.result);
     if (copies_ != nullptr) copies_->fence();
     job.result->end = step_clock();
+    ++uncollected_;
     {
       const std::lock_guard lock(mutex_);
       ++done_;

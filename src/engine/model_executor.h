@@ -118,6 +118,7 @@ class ModelExecutor final : public Executor {
   std::vector<float> draft_confidences_;
   std::vector<DraftContext> contexts_;
   int64_t draft_width_ = 0;
+  int64_t uncollected_ = 0;  ///< steps since the device was asked for its expert counts
 
   std::mutex mutex_;
   std::condition_variable queued_, finished_;

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "cache/tiers/kv_retention.h"
+#include "ops/cuda/cuda_features.h"
 
 namespace deepinfer {
 namespace {
@@ -66,6 +67,7 @@ Status EngineOptions::validate() const {
   DI_RETURN_IF_ERROR(check_count("max_model_len", max_model_len, 0, kMaxTokens));
   DI_RETURN_IF_ERROR(check_count("kv_cache_memory", kv_cache_memory, 0, kMaxBytes));
   DI_RETURN_IF_ERROR(check_number("gpu_memory_utilization", gpu_memory_utilization, 0.01, 1));
+  if (const auto features = parse_cuda_features(cuda_features); !features) return features.error();
   if (engram_memory != "auto" && engram_memory != "device" && engram_memory != "host")
     return Status::InvalidArgument("engram_memory is \"{}\", must be auto, device or host", engram_memory);
   DI_RETURN_IF_ERROR(check_number("cache_ttl_chat", cache_ttl_chat, 0, 1e9));

@@ -48,6 +48,8 @@ TEST(EngineFlags, EveryFlagArrives) {
                                  "0.75",
                                  "--engram-memory",
                                  "host",
+                                 "--cuda-features",
+                                 "overlap,fused",
                                  "--no-cuda-graphs",
                                  "--no-enable-prefix-caching",
                                  "--cache-ttl-chat",
@@ -133,6 +135,7 @@ TEST(EngineFlags, EveryFlagArrives) {
   EXPECT_EQ(o.gpu_memory_utilization, 0.75);
   EXPECT_EQ(o.engram_memory, "host");
   EXPECT_FALSE(o.cuda_graphs);
+  EXPECT_EQ(o.cuda_features, "overlap,fused");
   EXPECT_EQ(o.max_queued_requests, 12);
 }
 

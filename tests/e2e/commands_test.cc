@@ -231,6 +231,10 @@ TEST(Inspect, NanoIsSound) {
     EXPECT_EQ(run.code, 0) << run.out;
     EXPECT_EQ(run.err, "");
   }
+  const auto device = run_program({"inspect", nano_dir(), "--device", "cpu"});
+  EXPECT_EQ(device.code, 0);
+  EXPECT_NE(device.out.find("kernels   cpu/"), std::string::npos);
+  EXPECT_NE(device.out.find("\n          "), std::string::npos) << "an operator and its kernel";
   const auto run = run_program({"inspect", nano_dir(), "--json"});
   EXPECT_EQ(run.code, 0);
   EXPECT_EQ(Json::parse(run.out)["problem_count"], 0);

@@ -126,6 +126,7 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"max_model_len is 9223372036854775807", [](auto& o) { o.max_model_len = kHuge; }},
       {"gpu_memory_utilization is 0,", [](auto& o) { o.gpu_memory_utilization = 0; }},
       {"gpu_memory_utilization is 1.5", [](auto& o) { o.gpu_memory_utilization = 1.5; }},
+      {"cuda_features: \"turbo\" is none of", [](auto& o) { o.cuda_features = "fused,turbo"; }},
       {"kv_cache_memory is -1", [](auto& o) { o.kv_cache_memory = -1; }},
       {"kv_cache_memory is 9223372036854775807", [](auto& o) { o.kv_cache_memory = kHuge; }},
       {"cache_ttl_chat is nan", [](auto& o) { o.cache_ttl_chat = kNan; }},
