@@ -55,7 +55,7 @@ void copy_rows(std::span<const CopyPiece> rows, bool to_device, cudaStream_t str
 
 }  // namespace
 
-CudaPageCopies::CudaPageCopies(cudaStream_t operators, const Recorder* recorder) : operators_(operators), recorder_(recorder) {
+CudaPageCopies::CudaPageCopies(LaunchStream* operators, const Recorder* recorder) : operators_(operators), recorder_(recorder) {
   DI_CUDA(cudaGetDevice(&device_));
   for (cudaEvent_t& event : fences_) event = make_event();
   for (Way& way : ways_) {
@@ -91,14 +91,16 @@ PinnedMemory CudaPageCopies::allocate_pinned(int64_t bytes) {
 void CudaPageCopies::fence() {
   DI_CHECK(!recorder_->takes_uploads(), "a fence among calls to replay");
   const Fence next = last_fence_.load(std::memory_order_relaxed) + 1;
-  DI_CUDA(cudaEventRecord(fences_[static_cast<size_t>(next % kEvents)], operators_));
+  DI_CUDA(cudaEventRecord(fences_[static_cast<size_t>(next % kEvents)], *operators_));
   // Whoever reads the number finds the event recorded.
   last_fence_.store(next, std::memory_order_release);
 }
 
 void CudaPageCopies::operators_wait(Ticket copy) {
   DI_CHECK(!recorder_->takes_uploads(), "a wait among calls to replay");
-  if (copy > 0) DI_CUDA(cudaStreamWaitEvent(operators_, event_of(copy), 0));
+  if (copy <= 0) return;
+  DI_CUDA(cudaStreamWaitEvent(*operators_, event_of(copy), 0));
+  operators_->order_fully();
 }
 
 PageCopies::Ticket CudaPageCopies::start(int number, std::span<const CopyPiece> pieces, Fence after) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "ops/cuda/launch.h"
 #include "ops/cuda/recorder.h"
 #include "ops/page_copies.h"
 
@@ -19,7 +20,7 @@ namespace deepinfer::cuda {
 class CudaPageCopies final : public PageCopies {
  public:
   /// `operators`: the stream of the operators of the current device; `recorder` says when it is being recorded.
-  CudaPageCopies(cudaStream_t operators, const Recorder* recorder);
+  CudaPageCopies(LaunchStream* operators, const Recorder* recorder);
   ~CudaPageCopies() override;
 
   PinnedMemory allocate_pinned(int64_t bytes) override;
@@ -50,7 +51,7 @@ class CudaPageCopies final : public PageCopies {
   void use_device() const;
 
   int device_ = 0;
-  cudaStream_t operators_;
+  LaunchStream* operators_;
   const Recorder* recorder_;
   Events fences_{};
   std::atomic<Fence> last_fence_ = 0;
