@@ -67,7 +67,7 @@ class KvTiers {
   /// exactly once, within the match time limit whatever the stores do.
   virtual void match(std::vector<PrefixKey> keys, bool exact_only, std::function<void(KvTierMatch)> done) = 0;
   /// Reads the first pages of `keys` as `match` said. `pages`: [keys][page_bytes], which stay until the pull is done. What comes
-  /// is touched where it lay, and kept in the host's memory, too.
+  /// is touched where it lay and in slower tiers, and kept in the host's memory, too.
   virtual std::unique_ptr<KvPull> pull(const KvTierMatch& match, std::vector<PrefixKey> keys, std::vector<uint8_t*> pages,
                                        const KvPullTerms& terms) = 0;
   /// What pulling it would take, by the pulls so far; 0: unknown.

@@ -144,7 +144,9 @@ void PullState::touch() const {
   for (const KvTierMatch::Run& run : match.runs) {
     const int64_t end = std::min(page + run.pages, result.good_pages);
     if (page >= end) break;
-    to->touch(run.tier, {keys.begin() + page, keys.begin() + end}, terms.cache_class);
+    // In the slower tiers, too, where they are to outlive the one that they came from.
+    for (size_t tier = run.tier; tier < core->tiers.size(); ++tier)
+      to->touch(tier, {keys.begin() + page, keys.begin() + end}, terms.cache_class);
     page = end;
   }
 }

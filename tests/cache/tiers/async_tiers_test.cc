@@ -196,6 +196,11 @@ TEST_F(AsyncTiers, WhatIsReadGoesUpIntoTheHostsMemoryAndIsTouchedWhereItLay) {
   const auto again = pull(after);
   ASSERT_TRUE(again->wait(0) && again->wait(1));
   for (uint64_t n = 1; n <= 40; ++n) EXPECT_EQ(buffers_[n - 1], page_of(n));
+  while (!again->done()) std::this_thread::yield();
+  tiers_->flush();
+  EXPECT_EQ(tiers_->stats().tiers[0].pages_touched, 40);
+  EXPECT_EQ(gate_->touched().size(), 80U)
+      << "what came from memory is used in the store below as well, where it stays for longer";
 }
 
 TEST_F(AsyncTiers, WhatTheDeviceHasIsTouchedInEveryTierAndNotAllTheTime) {
