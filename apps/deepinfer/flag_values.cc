@@ -145,6 +145,7 @@ CLI::Option* add_value(CLI::App& command, const std::string& names, const std::s
     if (one.starts_with("--")) name += (name.empty() ? "" : "/") + one;
     at = end + 1;
   }
+  if (name.empty()) name = names;
   const auto take = [name, read = std::move(read)](const std::string& text) {
     const Status status = read(text);
     if (!status.ok()) throw CLI::ValidationError(name, status.message());

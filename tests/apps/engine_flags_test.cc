@@ -169,8 +169,11 @@ TEST(EngineFlags, RangesNameTheFlag) {
       parse({flag, value});
       ADD_FAILURE() << flag << " " << value;
     } catch (const CLI::ParseError& error) {
-      EXPECT_TRUE(std::string(error.what()).starts_with(std::string(flag) + ": is ")) << error.what();
-      EXPECT_NE(std::string(error.what()).find(value), std::string::npos) << error.what();
+      const std::string message = error.what();
+      // A flag with several names is called by all of them.
+      const std::string names = message.substr(0, message.find(": is "));
+      EXPECT_TRUE(names == flag || (names == "--device/--backend" && names.ends_with(flag))) << message;
+      EXPECT_NE(message.find(value), std::string::npos) << message;
     }
   }
 }
