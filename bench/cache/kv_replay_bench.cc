@@ -10,7 +10,6 @@
 #include "page_replay.h"
 #include "page_trace.h"
 #include "retention_plan.h"
-#include "revisit_intervals.h"
 #include "svg_plot.h"
 
 namespace {
