@@ -27,7 +27,7 @@ struct Record {
   std::string numerics, toolchain, hash;
 };
 
-/// "cpu/avx512-bf16 rows AVX3 1" without the version.
+/// "cpu/avx512-bf16 rows avx512 1" without the version.
 std::string variant_of(const std::string& numerics) { return numerics.substr(0, numerics.rfind(' ')); }
 
 std::vector<Record> read_records() {
