@@ -67,7 +67,10 @@ void ModelExecutor::work() {
       // What a device has counted is asked for when nothing comes for a while, and now and then if something always does.
       if (uncollected_ > 0 && (uncollected_ >= kMostUncollected || !queued_.wait_for(lock, kIdle, wanted))) {
         lock.unlock();
-        model_->collect_expert_load();
+        {
+          const std::lock_guard turn(model_->turn());
+          model_->collect_expert_load();
+        }
         uncollected_ = 0;
         lock.lock();
       }
@@ -76,10 +79,13 @@ void ModelExecutor::work() {
       job = queue_.front();
       queue_.pop_front();
     }
-    job.result->begin = step_clock();
-    run(*job.command, *job.result);
-    if (copies_ != nullptr) copies_->fence();
-    job.result->end = step_clock();
+    {
+      const std::lock_guard turn(model_->turn());
+      job.result->begin = step_clock();
+      run(*job.command, *job.result);
+      if (copies_ != nullptr) copies_->fence();
+      job.result->end = step_clock();
+    }
     ++uncollected_;
     {
       const std::lock_guard lock(mutex_);

@@ -23,8 +23,8 @@ struct EngineTiers {
 /// process: they are named after them. `options` have their defaults filled in. `row_layer_seconds`: as `measure_prefill` has it.
 Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model, double row_layer_seconds);
 
-/// Runs a short prompt a few times, so that the first hit can be weighed against computing; 0 if nothing will be weighed. Before the
-/// pages take what memory a device has left.
+/// Runs a short prompt a few times, so that the first hit can be weighed against computing; 0 if nothing will be weighed. Before
+/// the pages take what memory a device has left.
 Result<double> measure_prefill(const EngineOptions& options, const LoadedModel& model);
 
 }  // namespace deepinfer

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -110,6 +111,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const PageLayout& page_layout() const { return layout_; }
   Backend& backend() { return *backend_; }
+  /// A model computes for one caller at a time. Threads that share it, executors, hold this meanwhile.
+  std::mutex& turn() { return turn_; }
 
   /// Makes room for the largest steps, so that none asks for memory later: steps of `rows` rows of any of `states`, empty and
   /// with borrowed pages, up to `length` positions, `logit_rows` of them with logits; drafts of `draft_length` tokens for all
@@ -245,6 +248,7 @@ class Model {
   std::vector<int64_t> expert_places_;  ///< [layers + 1] where a layer's experts begin among all
   std::unique_ptr<PageAllocator> heap_pages_;
   std::unique_ptr<Buffers> buffers_;
+  std::mutex turn_;
 };
 
 }  // namespace deepinfer

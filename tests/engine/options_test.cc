@@ -126,7 +126,6 @@ TEST(EngineOptions, EveryFieldIsChecked) {
       {"max_model_len is 9223372036854775807", [](auto& o) { o.max_model_len = kHuge; }},
       {"gpu_memory_utilization is 0,", [](auto& o) { o.gpu_memory_utilization = 0; }},
       {"gpu_memory_utilization is 1.5", [](auto& o) { o.gpu_memory_utilization = 1.5; }},
-      {"cuda_features: \"turbo\" is none of", [](auto& o) { o.cuda_features = "fused,turbo"; }},
       {"kv_cache_memory is -1", [](auto& o) { o.kv_cache_memory = -1; }},
       {"kv_cache_memory is 9223372036854775807", [](auto& o) { o.kv_cache_memory = kHuge; }},
       {"cache_ttl_chat is nan", [](auto& o) { o.cache_ttl_chat = kNan; }},
@@ -158,6 +157,14 @@ TEST(EngineOptions, EveryFieldIsChecked) {
     EXPECT_EQ(status.message().rfind(c.message, 0), 0u) << status.message();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
+}
+
+TEST(EngineOptions, UnknownFeaturesAreNamed) {
+  EngineOptions bad = good();
+  bad.cuda_features = "fused,turbo";
+  const Status status = bad.validate();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message().rfind("cuda_features: \"turbo\" is none of", 0), 0u) << status.message();
 }
 
 TEST(EngineOptions, CreateRefusesBadOptionsBeforeItLoadsAnything) {
