@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "cache/tiers/device_tiers.h"
 #include "ops/cuda/cuda_device.h"
@@ -98,6 +99,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
     if (!nano.backend->memory().is_host()) {  // as the engine does
       for (int64_t i = 0; i < setup.max_num_seqs; ++i) states.push_back(nano.model->new_borrowing_sequence());
       const int64_t draft_rows = setup.speculation == SpeculationMode::kOff ? 0 : setup.max_num_seqs * drafts;
+      const std::lock_guard turn(nano.model->turn());  // the executor of another harness may be there
       nano.model->reserve(states, setup.max_num_batched_tokens + draft_rows, config.max_position_embeddings,
                           setup.max_num_seqs + draft_rows + kPromptLogprobRows, draft_rows > 0 ? drafts : 0);
     }
