@@ -431,7 +431,6 @@ void Model::compute_logits(const StepBatch& batch, const Step& step) {
 void Model::run_block(Step& step, int64_t layer) {
   const ModelConfig& c = config_;
   const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
-  Buffers& b = *step.b;
   backend_->begin_layer(layer);
   step.observe_block(layer, c.hc_mult, c.hidden_size);
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);

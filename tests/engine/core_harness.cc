@@ -191,8 +191,9 @@ void CoreHarness::collect() {
     while (auto output = it->second.poll()) {
       Answer& a = answers_.at(it->first)[static_cast<size_t>(output->index)];
       EXPECT_FALSE(a.finish.has_value()) << "news after the end";
-      if (!output->prompt_logprobs.empty())
+      if (!output->prompt_logprobs.empty()) {
         EXPECT_TRUE(a.tokens.empty() && a.prompt_logprobs.empty()) << "prompt log-probs come in one piece, before anything else";
+      }
       a.tokens.insert(a.tokens.end(), output->tokens.begin(), output->tokens.end());
       a.text += output->text;
       a.logprobs.insert(a.logprobs.end(), output->logprobs.begin(), output->logprobs.end());
