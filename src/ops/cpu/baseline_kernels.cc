@@ -116,18 +116,6 @@ void MultiplyBf16(const Bf16Weight& w, int64_t begin, int64_t end, const char* x
   });
 }
 
-// Queries: fp32 [dim][padded heads], so that a lane is a head. Keys: fp32 [count][dim].
-int64_t QueryBytes(int64_t heads, int64_t dim) { return padded_heads(heads) * dim * 4; }
-int64_t KeysBytes(int64_t count, int64_t dim) { return count * dim * 4; }
-
-void PackQuery(const bf16* q, int64_t heads, int64_t dim, char* packed) {
-  float* out = reinterpret_cast<float*>(packed);
-  const int64_t padded = padded_heads(heads);
-  for (int64_t d = 0; d < dim; ++d) {
-    for (int64_t h = 0; h < padded; ++h) out[d * padded + h] = h < heads ? to_float(q[h * dim + d]) : 0.0f;
-  }
-}
-
 void unpack_window(const uint8_t* row, int64_t dim, float* out) {
   for (int64_t i = 0; i < dim; i += 16) store(out + i, decode_e4m3(row + i) * e8m0_to_float(row[dim + i / kScaleGroup]));
 }
@@ -207,9 +195,11 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
 }  // namespace
 
 const CpuKernels* GetBaselineKernels() {
-  static const CpuKernels kernels = {"baseline", &row_ops_for(0), 0,           TileRows,     PackedRowBytes,
-                                     Pack,       MultiplyFp8,     MultiplyFp4, MultiplyBf16, QueryBytes,
-                                     KeysBytes,  PackQuery,       ScoreBlock,  WeighHeads,   ScoreIndex};
+  static const CpuKernels kernels = {"baseline",       &row_ops_for(0), 0,
+                                     TileRows,         PackedRowBytes,  Pack,
+                                     MultiplyFp8,      MultiplyFp4,     MultiplyBf16,
+                                     fp32_query_bytes, fp32_keys_bytes, pack_fp32_query,
+                                     ScoreBlock,       WeighHeads,      ScoreIndex};
   return &kernels;
 }
 

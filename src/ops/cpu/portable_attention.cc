@@ -20,18 +20,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace deepinfer::cpu::HWY_NAMESPACE {
 
-// Queries: fp32 [dim][padded heads], so that a lane is a head. Keys: fp32 [count][dim].
-int64_t QueryBytes(int64_t heads, int64_t dim) { return padded_heads(heads) * dim * 4; }
-int64_t KeysBytes(int64_t count, int64_t dim) { return count * dim * 4; }
-
-void PackQuery(const bf16* q, int64_t heads, int64_t dim, char* packed) {
-  float* out = reinterpret_cast<float*>(packed);
-  const int64_t padded = padded_heads(heads);
-  for (int64_t d = 0; d < dim; ++d) {
-    for (int64_t h = 0; h < padded; ++h) out[d * padded + h] = h < heads ? to_float(q[h * dim + d]) : 0.0f;
-  }
-}
-
 void unpack_window(const uint8_t* row, int64_t dim, float* out) {
   const hn::Rebind<int8_t, FloatTag> d8;
   const hn::Rebind<int16_t, FloatTag> d16;
@@ -233,9 +221,9 @@ void ScoreIndex(const PagedRows& keys, int64_t first, int64_t last, const char* 
 }
 
 void SetAttention(CpuKernels& kernels) {
-  kernels.query_bytes = QueryBytes;
-  kernels.keys_bytes = KeysBytes;
-  kernels.pack_query = PackQuery;
+  kernels.query_bytes = fp32_query_bytes;
+  kernels.keys_bytes = fp32_keys_bytes;
+  kernels.pack_query = pack_fp32_query;
   kernels.score_block = ScoreBlock;
   kernels.weigh_heads = WeighHeads;
   kernels.score_index = ScoreIndex;
