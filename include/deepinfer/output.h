@@ -82,7 +82,7 @@ struct Output {
   std::optional<FinishReason> finish;             ///< set in the last Output of the choice
   std::variant<std::monostate, int32_t, std::string> stop_reason;  ///< the stop token or stop string; none for EOS
   Status error;                                                    ///< for FinishReason::kError
-  Usage usage;                                                     ///< so far
+  Usage usage;                                                     ///< of the request, so far; never goes back
 };
 
 }  // namespace deepinfer

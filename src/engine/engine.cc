@@ -99,6 +99,7 @@ class EngineImpl final : public Engine {
                       [inbox = inbox_](RequestId id, KvTierMatch match) { inbox->match(id, std::move(match)); });
     }
     stats_ = core_.stats();
+    core_.set_counted([this] { publish_stats(); });
     thread_ = std::thread([this] { loop(); });
   }
 
@@ -382,11 +383,16 @@ class EngineImpl final : public Engine {
       cancelled.clear();
       if (cancel_all) core_.end_all(FinishReason::kCancelled);
       if (core_.open()) core_.turn(now);
-      const EngineStats stats = core_.stats();
-      const std::lock_guard lock(inbox_->mutex);
-      stats_ = stats;
-      inbox_->waiting = core_.waiting();
+      publish_stats();
     }
+  }
+
+  /// On the engine's thread: others see the core's counters as they are now.
+  void publish_stats() {
+    const EngineStats stats = core_.stats();
+    const std::lock_guard lock(inbox_->mutex);
+    stats_ = stats;
+    inbox_->waiting = core_.waiting();
   }
 
   const EngineOptions options_;

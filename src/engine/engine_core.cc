@@ -89,6 +89,7 @@ void EngineCore::prepared(RequestId id, FormResult form) {
     Output output = start_output(s);
     output.error = form.error();
     finish(s, FinishReason::kError, std::move(output));
+    deliver();
     return;
   }
   request.form = *std::move(form);
@@ -537,6 +538,7 @@ void EngineCore::reclaim(double now) {
   output.error = Status::ResourceExhausted("the KV cache has {} pages of {} tokens, which cannot hold this request",
                                            cache_->total_pages(), options_.limits.page_positions);
   finish(s, FinishReason::kError, std::move(output));
+  deliver();
   stuck_turns_ = 0;
 }
 

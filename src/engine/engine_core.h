@@ -94,6 +94,9 @@ class EngineCore {
   std::vector<SequenceId> running_ids() const;
   /// Counters of the core's own; the caller adds what it knows.
   EngineStats stats() const;
+  /// Called before outputs are pushed to their streams, when the counters have all of them: who has read an output and asks for
+  /// counters is to find it counted.
+  void set_counted(std::function<void()> counted) { counted_ = std::move(counted); }
   /// What happens is told to it from now on; null: nobody. It outlives the core.
   void set_trace(telemetry::TraceRecorder* trace) { trace_ = trace; }
   const StepPlan& last_plan() const { return plan_; }
@@ -172,6 +175,10 @@ class EngineCore {
   void settle(SequenceId id);
   void erase(Sequence& sequence);
   void fail_command(const StepCommand& command, const Status& status);
+  /// Leaves an output for `deliver`.
+  void push(const ActiveRequest& request, Output output) { outputs_.emplace_back(request.stream, std::move(output)); }
+  /// Pushes what was left to the streams. Whatever makes outputs ends with it.
+  void deliver();
   Output start_output(const Sequence& sequence) const;
   std::shared_ptr<DeviceSequence> new_device_sequence(const Sequence& sequence) const;
 
@@ -235,6 +242,8 @@ class EngineCore {
   int64_t stuck_turns_ = 0;
   int64_t draft_rows_ = 0;  ///< what the device last found worth planning
   double device_end_ = 0;
+  std::vector<std::pair<std::shared_ptr<RequestStream>, Output>> outputs_;  ///< not delivered yet
+  std::function<void()> counted_;
   EngineStats stats_;
 };
 

@@ -70,6 +70,7 @@ void EngineCore::commit(double now) {
   }
   for (const StepFork& fork : command.forks) settle(fork.sequence);
   for (const StepRows& rows : command.rows) settle(rows.sequence);
+  deliver();
   const double end = measure();
   if (trace_ != nullptr) trace_publish(command, result, start);
   step->result.clear();
@@ -114,7 +115,7 @@ void EngineCore::take_prompt_logprobs(Sequence& s, int64_t first, std::span<Posi
   if (s.prompt_logprobs_given + 1 < s.prompt_tokens) return;
   Output output = start_output(s);
   output.prompt_logprobs = std::exchange(s.prompt_logprobs, {});
-  s.request->stream->push(std::move(output));
+  push(*s.request, std::move(output));
 }
 
 void EngineCore::take_draw(const StepDraw& draw, const DrawResult& drawn, StepResult& result) {
@@ -164,8 +165,15 @@ void EngineCore::take_token(Sequence& s, int32_t token, PositionLogprobs* logpro
   if (reason.has_value()) {
     finish(s, *reason, std::move(output));
   } else {
-    s.request->stream->push(std::move(output));
+    push(*s.request, std::move(output));
   }
+}
+
+void EngineCore::deliver() {
+  if (outputs_.empty()) return;
+  if (counted_ != nullptr) counted_();
+  for (auto& [stream, output] : outputs_) stream->push(std::move(output));
+  outputs_.clear();
 }
 
 void EngineCore::publish_pages(Sequence& s, int64_t computed, double now) {
@@ -205,11 +213,10 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
   output.usage = request.usage;
   output.finish = reason;
   ++stats_.finished[static_cast<size_t>(reason)];
-  const auto stream = request.stream;
   Status error = output.error;
   const int64_t to_come = s.choice == 0 ? request.request.n - static_cast<int64_t>(request.sequences.size()) : 0;
   if (trace_ != nullptr && request.open == 1 + to_come) trace_finished(request, reason);
-  stream->push(std::move(output));
+  push(request, std::move(output));
   --request.open;
   // Choices that were to fork from this one never began.
   if (s.choice == 0 && request.open > 0) {
@@ -220,7 +227,7 @@ void EngineCore::finish(Sequence& s, FinishReason reason, Output output) {
       unborn.error = error;
       ++stats_.finished[static_cast<size_t>(reason)];
       --request.open;
-      stream->push(std::move(unborn));
+      push(request, std::move(unborn));
     }
   }
   if (request.open == 0) {
@@ -293,6 +300,7 @@ bool EngineCore::end(RequestId id, FinishReason reason) {
     if (found == sequences_.end() || found->second->finished) continue;
     finish(*found->second, reason, start_output(*found->second));
   }
+  deliver();
   return true;
 }
 

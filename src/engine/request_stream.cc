@@ -24,7 +24,6 @@ void merge(Output& to, Output&& from) {
   to.finish = from.finish;
   to.stop_reason = std::move(from.stop_reason);
   to.error = std::move(from.error);
-  to.usage = from.usage;
 }
 
 }  // namespace
@@ -55,6 +54,7 @@ void RequestStream::push(Output output) {
     const std::lock_guard lock(mutex_);
     std::optional<Output>& slot = pending_[static_cast<size_t>(output.index)];
     if (output.finish.has_value()) --open_;
+    usage_ = std::move(output.usage);
     if (slot.has_value()) {
       merge(*slot, std::move(output));
     } else {
@@ -71,7 +71,9 @@ std::optional<Output> RequestStream::take() {
   if (waiting_.empty()) return std::nullopt;
   std::optional<Output>& slot = pending_[static_cast<size_t>(waiting_.front())];
   waiting_.pop_front();
-  return std::exchange(slot, std::nullopt);
+  std::optional<Output> output = std::exchange(slot, std::nullopt);
+  output->usage = usage_;
+  return output;
 }
 
 std::optional<Output> RequestStream::poll() {

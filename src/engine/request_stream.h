@@ -43,6 +43,7 @@ class RequestStream {
   std::condition_variable news_;
   std::vector<std::optional<Output>> pending_;  ///< by choice
   std::deque<int64_t> waiting_;                 ///< choices with news, oldest first
+  Usage usage_;  ///< as of the last push: merged news are read in another order, and usage never goes back
   bool prepared_;
   std::vector<std::string> unenforced_;
   int64_t open_;  ///< choices whose last output has not been pushed

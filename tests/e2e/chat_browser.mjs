@@ -101,7 +101,7 @@ await test('text of a model runs nothing', async () => {
   const { page, complaints, close } = await openChat(scripted.url);
   page.on('dialog', () => complaints.push('a dialog opened'));
   await noThinking(page);
-  assert.ok((await page.locator('.model').textContent()).includes('onerror'), 'the name of the model is text');
+  await page.locator('.model', { hasText: 'onerror' }).waitFor(); // the name of the model is text
   const attack = [
     '<script>alert(1)</script>', evil, '<svg/onload=alert(1)>', '<iframe src="javascript:alert(1)"></iframe>',
     '[a](javascript:alert(1)) [b](data:text/html,<script>alert(1)</script>) [c](JaVaScRiPt:alert(1)) [d](https://example.com/ok)',
@@ -132,6 +132,7 @@ await test('tool calls are shown, and go on with their results', async () => {
   await page.getByLabel('Tools').fill(JSON.stringify([{ type: 'function', function: { name: 'weather', parameters: { type: 'object', properties: { city: { type: 'string' } } } } }]));
   await say(page, reply(`Let me look.${dsml(['weather', { city: 'Hangzhou' }])}`));
   await page.getByRole('region', { name: 'Call of weather' }).waitFor();
+  await done(page); // its arguments come piece by piece
   assert.match(await page.locator('.tool pre').textContent(), /"city": "Hangzhou"/);
   await page.getByLabel('Its result').fill('24 degrees');
   const sent = page.waitForRequest('**/v1/chat/completions');

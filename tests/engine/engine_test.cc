@@ -75,10 +75,42 @@ TEST(Engine, ManyThreadsSubmitAndRead) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(equal, 32);
-  engine->shutdown();  // a reader may have its last token before the counters have it
   const EngineStats stats = engine->stats();
   EXPECT_EQ(stats.submitted, 65);
   EXPECT_EQ(stats.running, 0);
+}
+
+// Whoever has read an output, and then asks for counters, finds it counted: the callback is the first that can know of it.
+TEST(Engine, WhatCanBeReadIsCounted) {
+  const auto engine = make_engine();
+  Request request = request_of(*engine, "Tell me a story.", 20);
+  request.n = 3;
+  RequestHandle handle = *engine->submit(request);
+  std::atomic<int64_t> read = 0, ends = 0, behind = 0;
+  handle.set_callback([&] {
+    while (const auto output = handle.poll()) {
+      read += static_cast<int64_t>(output->tokens.size());
+      ends += output->finish.has_value() ? 1 : 0;
+      const EngineStats stats = engine->stats();
+      const int64_t finished = stats.finished[static_cast<size_t>(FinishReason::kLength)];
+      if (stats.generation_tokens < read || finished < ends) ++behind;
+      if (ends == 3 && stats.running > 0) ++behind;
+    }
+  });
+  while (!handle.finished()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  handle.set_callback({});
+  engine->shutdown();
+  EXPECT_EQ(read, 60);
+  EXPECT_EQ(ends, 3);
+  EXPECT_EQ(behind, 0);
+
+  const auto other = make_engine();
+  handle = *other->submit(request_of(*other, "Tell me a story.", 1000));
+  ASSERT_TRUE(handle.next().has_value());
+  handle.cancel();
+  while (handle.next().has_value()) {
+  }
+  EXPECT_EQ(other->stats().finished[static_cast<size_t>(FinishReason::kCancelled)], 1);
 }
 
 TEST(Engine, CallbackOnNews) {

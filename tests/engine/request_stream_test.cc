@@ -113,6 +113,21 @@ TEST(RequestStreamTest, SeveralChoices) {
   EXPECT_TRUE(stream->finished());
 }
 
+TEST(RequestStreamTest, UsageNeverGoesBack) {
+  const auto stream = make(2);
+  int64_t tokens = 0;
+  const auto push = [&](int64_t choice, std::optional<FinishReason> finish = {}) {
+    Output output = piece(choice, {7}, "", finish);
+    output.usage.completion_tokens = ++tokens;
+    stream->push(std::move(output));
+  };
+  push(1);
+  push(0, FinishReason::kLength);
+  push(1, FinishReason::kLength);  // merged into what is read first
+  EXPECT_EQ(stream->poll()->usage.completion_tokens, 3);
+  EXPECT_EQ(stream->poll()->usage.completion_tokens, 3);
+}
+
 TEST(RequestStreamTest, WaitsNoLongerThanAsked) {
   const auto stream = make();
   RequestHandle handle(stream);
