@@ -273,13 +273,11 @@ void MeteredBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf1
   inner_->engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x);
 }
 void MeteredBackend::markov_logits(const MarkovArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
-  begin("markov_logits", product(size(args.head), rows, args.head.out, args.head.in, 8));
+  begin("markov_logits", product(size(args.head), args.rows, args.head.out, args.head.in, 8));
   inner_->markov_logits(args);
 }
 void MeteredBackend::draft_confidence(const ConfidenceArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
-  begin("draft_confidence", product(size(args.proj), rows, args.proj.out, args.proj.in, 4));
+  begin("draft_confidence", product(size(args.proj), args.rows, args.proj.out, args.proj.in, 4));
   inner_->draft_confidence(args);
 }
 
