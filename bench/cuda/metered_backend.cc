@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/status.h"
 #include "common/ceilings.h"
@@ -171,6 +172,14 @@ void MeteredBackend::beside(FunctionRef<void()> calls) {
   inner_->beside(calls);
 }
 void MeteredBackend::join() { inner_->join(); }
+void MeteredBackend::ahead(int place, FunctionRef<void()> calls) {
+  if (counting_ || marks_kind_ == Marks::kOperators) return calls();
+  asked_ahead_[place] = true;
+  inner_->ahead(place, calls);
+}
+void MeteredBackend::arrive(int place) {
+  if (std::exchange(asked_ahead_[place], false)) inner_->arrive(place);
+}
 void MeteredBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w,
                                          float eps, bf16* y) {
   begin("hyper_collapse_norm", streams(static_cast<double>(rows * (n + 1) * hidden * 2)));
@@ -279,6 +288,10 @@ void MeteredBackend::markov_logits(const MarkovArgs& args) {
 void MeteredBackend::draft_confidence(const ConfidenceArgs& args) {
   begin("draft_confidence", product(size(args.proj), args.rows, args.proj.out, args.proj.in, 4));
   inner_->draft_confidence(args);
+}
+void MeteredBackend::draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) {
+  begin("draw", streams(static_cast<double>(static_cast<int64_t>(rows.size()) * vocab * 4)));
+  inner_->draw(logits, vocab, rows, tokens);
 }
 
 }  // namespace deepinfer::bench

@@ -5,6 +5,7 @@
 
 #include "invariance/invariance.h"
 #include "sampling/sampler.h"
+#include "testing/guarded_backend.h"
 #include "testing/named_backend.h"
 
 namespace deepinfer {
@@ -280,8 +281,13 @@ TEST_P(Drafts, DrawnByTheBackend) {
         return Drafted{{out->tokens.begin(), out->tokens.end()}, {}, {out->confidences.begin(), out->confidences.end()}};
       };
       const Drafted want = round(0);
-      for (int repeat = 0; repeat < 4; ++repeat)
+      for (int repeat = 0; repeat < 4; ++repeat) {
+        const int64_t waits = testing::guarded_downloads();
         expect_same(round(count), want, fmt::format("{} sequences, {} drafts, round {}", count, length, repeat));
+        if (std::string(GetParam().backend) == "guarded") {
+          EXPECT_EQ(testing::guarded_downloads() - waits, 1) << "the host waits for the whole round at once";
+        }
+      }
       if (count > 1) expect_same(round(count / 2), want, fmt::format("half of {} sequences, {} drafts", count, length));
     }
   }

@@ -67,7 +67,7 @@ class Arena {
     const auto known = sizes_.find(static_cast<uint8_t*>(data));
     return known != sizes_.end() ? static_cast<int64_t>(known->second) : 0;
   }
-  std::atomic<int64_t> allocations = 0;
+  std::atomic<int64_t> allocations = 0, downloads = 0;
 
  private:
   static constexpr size_t kRange = size_t{64} << 30;
@@ -116,6 +116,7 @@ class GuardedMemory final : public DeviceMemory, public PageCopySource {
   }
   void download(void* host, const void* from, int64_t bytes) override {
     DI_CHECK(!replaying, "a download of {} bytes among calls to replay", bytes);
+    ++Arena::get().downloads;
     host_memory().download(host, at(from), bytes);
   }
   void copy(void* to, const void* from, int64_t bytes) override {
@@ -379,5 +380,6 @@ std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner, bo
 }
 
 int64_t guarded_allocations() { return Arena::get().allocations; }
+int64_t guarded_downloads() { return Arena::get().downloads; }
 
 }  // namespace deepinfer::testing

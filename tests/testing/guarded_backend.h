@@ -16,5 +16,7 @@ std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner, bo
 
 /// Allocations of all guarded memory since the program began.
 int64_t guarded_allocations();
+/// Downloads likewise: what the host waited for.
+int64_t guarded_downloads();
 
 }  // namespace deepinfer::testing
