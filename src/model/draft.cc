@@ -20,7 +20,7 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
   step.b = &b;
   step.rope_pairs = pairs;
   b.all.spans.clear();
-  bool saves = false;
+  bool waits = false;
   for (size_t i = 0; i < contexts.size(); ++i) {
     const DraftContext& d = contexts[i];
     if (d.state == nullptr) return Status::InvalidArgument("draft context {} has no state", i);
@@ -44,12 +44,12 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
                            .input_row = d.row + first - d.position,
                            .save = d.save != nullptr && d.save_at > first ? d.save : nullptr,
                            .save_at = d.save_at});
-    saves = saves || b.all.spans.back().save != nullptr;
+    waits = waits || (b.all.spans.back().save != nullptr && !saves_behind(*d.state, d.save_at, end));
     step.rows += end - first;
   }
   if (step.rows == 0) return Status::Ok();
   const int64_t live = step.rows;
-  step.replayed = !saves && replays(live, observer);
+  step.replayed = !waits && replays(live, observer);
   step.rows = step.replayed ? row_bucket(live) : live;
   b.all.rows = step.rows;
   b.all.live = live;
@@ -68,8 +68,19 @@ Status Model::extend_draft(std::span<const DraftContext> contexts, StepObserver*
   } else {
     run_context(step);
   }
-  for (const StepSpan& span : b.all.spans) span.state->advance_draft(span.start, span.count);
+  for (const StepSpan& span : b.all.spans) {
+    if (span.save != nullptr && saves_behind(*span.state, span.save_at, span.end())) {
+      begin_save_context(span);
+      span.state->save_draft_stages(*span.save, b.rings);
+    }
+    span.state->advance_draft(span.start, span.count);
+  }
   return Status::Ok();
+}
+
+void Model::begin_save_context(const StepSpan& span) {
+  const bool joins = span.state->draft_end() == span.start && span.state->draft_start() < span.start;
+  span.state->begin_save_draft(joins ? span.state->draft_start() : span.start, *span.save);
 }
 
 void Model::run_context(Step& step) {
@@ -109,9 +120,8 @@ void Model::run_context(Step& step) {
     for (const StepSpan& span : b.all.spans) {
       SequenceState& state = *span.state;
       const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
-      if (span.save != nullptr) {
-        const bool joins = state.draft_end() == span.start && state.draft_start() < span.start;
-        if (stage == 0) state.begin_save_draft(joins ? state.draft_start() : span.start, *span.save);
+      if (span.save != nullptr && !saves_behind(state, span.save_at, span.end())) {
+        if (stage == 0) begin_save_context(span);
         state.save_draft_stage(stage, fresh, span.start, *span.save);
       }
       uint8_t* ring = state.draft_ring(stage);

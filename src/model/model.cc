@@ -242,6 +242,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
                         .save_at = s.save_at};
     in.spans.push_back(span);
     if (s.save != nullptr) s.state->begin_save(s.save_at, *s.save);
+    if (s.save != nullptr && saves_behind(*s.state, s.save_at, span.end())) in.spans.back().save = nullptr;
     std::vector<int32_t>& history = s.state->history();
     for (int64_t position = span.start; position < span.end(); ++position, ++row) {
       in.positions.push_back(position);
@@ -319,7 +320,11 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
   b.logit_rows = wanted;
   if (wanted > 0 && !batch.logits_stay) b.logits.download(wanted * c.vocab_size);
-  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  for (const StepSequence& s : batch.sequences) {
+    if (s.save != nullptr && saves_behind(*s.state, s.save_at, s.state->length() + s.count))
+      s.state->save_layers(*s.save, b.rings);
+    s.state->advance(s.count);
+  }
   if (!batch.logits_stay) output.logits = logits();
   b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
   return output;

@@ -23,6 +23,7 @@
 namespace deepinfer {
 
 struct StepInputs;
+struct StepSpan;
 
 /// New tokens of one sequence in a step; they continue the state.
 struct StepSequence {
@@ -221,6 +222,8 @@ class Model {
   void pad_inputs(const Step& step, StepInputs& in) const;
   /// Fills the list of copies up to `count`, the most that a step of its rows can have.
   static void pad_copies(const Step& step, int64_t count);
+  /// Whether a snapshot is taken from the rings when the step is over, on a device, instead of layer by layer.
+  bool saves_behind(const SequenceState& state, int64_t position, int64_t end) const;
   // narrow.cc
   Status check_logit_rows(const StepBatch& batch) const;
   /// Decides whether the step narrows, and makes the inputs of the rows that go on.
@@ -242,6 +245,7 @@ class Model {
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc
   void run_context(Step& step);
+  static void begin_save_context(const StepSpan& span);
   Status check_draft(std::span<const DraftSequence> sequences, int64_t length) const;
   void reserve_draft(const DraftRound& round);
   void prepare_draft(Step& step, const DraftRound& round);

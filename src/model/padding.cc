@@ -23,8 +23,13 @@ bool Model::replays(int64_t rows, const StepObserver* observer) const {
 bool Model::can_replay(const StepBatch& batch, const StepObserver* observer) const {
   // What waits or reads back runs as it is.
   return replays(static_cast<int64_t>(batch.tokens.size()), observer) && batch.before_source == nullptr &&
-         batch.embedding_rows.empty() &&
-         std::none_of(batch.sequences.begin(), batch.sequences.end(), [](const StepSequence& s) { return s.save != nullptr; });
+         batch.embedding_rows.empty() && std::all_of(batch.sequences.begin(), batch.sequences.end(), [&](const StepSequence& s) {
+           return s.save == nullptr || saves_behind(*s.state, s.save_at, s.state->length() + s.count);
+         });
+}
+
+bool Model::saves_behind(const SequenceState& state, int64_t position, int64_t end) const {
+  return !backend_->memory().is_host() && state.keeps_window(position, end);
 }
 
 void Model::pad_inputs(const Step& step, StepInputs& in) const {

@@ -56,6 +56,7 @@ void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int6
     run({&start, 1}, few, replayed);
   }
   reserve_inputs(b.kept, row_bucket(given));
+  b.rings.reserve_discard(states[0]->layer_ring_bytes());
   if (sequences[0].count > 1) {
     DI_CHECK(states[0]->set_decoder_start(length - 1).ok(), "no decoder start at {}", length - 1);
     run(sequences, given, replayed);

@@ -132,6 +132,7 @@ struct Model::Buffers {
   SharedBuffer<float> logits{memory};
   int64_t logit_rows = 0;  ///< of the last forward pass
   SharedBuffer<int32_t> drawn{memory};
+  HostBuffer<uint8_t> rings{memory};         ///< of a sequence, on their way into a snapshot
   DeviceBuffer<bf16> draft_taps{memory};     ///< [rows, targets * hidden]
   DeviceBuffer<float> draft_base{memory};    ///< [length, lanes, vocab] of the block pass
   SharedBuffer<float> draft_logits{memory};  ///< [lanes, vocab] of one position
