@@ -34,9 +34,12 @@ std::optional<StructuredOutput> make_structured_output(const CompletionRequest& 
 /// The field of the request that a fault of its form is told about.
 std::string structured_output_field(const ConvertedRequest& request);
 
-/// The engine's request for an encoded prompt. Text comes with its special tokens, for the output parser; stop strings are left
-/// to that parser. Errors: the prompt does not fit (the text of the hosted service), or a format that the server cannot
-/// enforce.
+/// Drops the beginning of a prompt that is to be shorter (truncate_prompt_tokens).
+void truncate_prompt(const GenerationOptions& generation, const GenerationPolicy& policy, std::vector<int32_t>& prompt);
+
+/// The engine's request for an encoded prompt, truncated already. Text comes with its special tokens, for the output parser; stop
+/// strings are left to that parser. Errors: the prompt does not fit (the text of the hosted service), or a format that the server
+/// cannot enforce.
 ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy);
 /// For one prompt of a Completions request; stop strings are the engine's.
