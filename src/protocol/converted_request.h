@@ -57,6 +57,7 @@ struct GenerationOptions {
   std::optional<int64_t> prompt_logprobs = {};  ///< likewise, of the prompt's tokens; Chat and Completions, not in a stream
   int64_t min_tokens = 0;
   std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> bad_words = {};
   std::vector<int32_t> allowed_token_ids = {};         ///< empty: all
   std::optional<int64_t> truncate_prompt_tokens = {};  ///< what is kept of the prompt: its last tokens; -1: as many as fit
   bool ignore_eos = false;

@@ -151,6 +151,20 @@ std::string structured_output_field(const ConvertedRequest& request) {
   return format && (c.tool_choice != ToolChoice::kRequired || c.tools.empty()) ? c.response_format.field : "tools";
 }
 
+std::vector<std::vector<int32_t>> bad_word_ids(const Tokenizer& tokenizer, std::span<const std::string> words) {
+  std::vector<std::vector<int32_t>> out;
+  for (const std::string& word : words) {
+    const std::string text = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+    std::vector<int32_t> alone = tokenizer.encode(text);
+    std::vector<int32_t> behind_space = tokenizer.encode(" " + text);
+    if (alone.empty()) continue;
+    const bool another = behind_space.size() == alone.size() && behind_space.front() != alone.front();
+    out.push_back(std::move(alone));
+    if (another) out.push_back(std::move(behind_space));
+  }
+  return out;
+}
+
 void truncate_prompt(const GenerationOptions& generation, const GenerationPolicy& policy, std::vector<int32_t>& prompt) {
   if (!generation.truncate_prompt_tokens.has_value()) return;
   int64_t keep = *generation.truncate_prompt_tokens;

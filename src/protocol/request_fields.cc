@@ -123,6 +123,20 @@ ApiResult<std::vector<int32_t>> read_token_ids(const ObjectInput& in, const char
   return out;
 }
 
+ApiResult<void> read_bad_words(const ObjectInput& in, GenerationOptions& out) {
+  constexpr int64_t kMaxWords = kMaxBadWords / 2;  // each may come in two ways: bad_word_ids
+  DI_API_ASSIGN(const Json* words, in.array("bad_words", kMaxWords));
+  for (size_t i = 0; words != nullptr && i < words->size(); ++i) {
+    const Json& word = (*words)[i];
+    const std::string path = fmt::format("{}[{}]", in.at("bad_words"), i);
+    if (!word.is_string()) return Fail(wrong_type(path, "a string", word));
+    out.bad_words.push_back(word.get<std::string>());
+    if (out.bad_words.back().find_first_not_of(" \t\r\n") == std::string::npos)
+      return Fail(ApiError::Field(path, "must not be empty"));
+  }
+  return {};
+}
+
 ApiResult<void> read_truncation(const ObjectInput& in, GenerationOptions& out) {
   DI_API_ASSIGN(out.truncate_prompt_tokens, in.integer("truncate_prompt_tokens", -1, kMaxTokensField));
   if (out.truncate_prompt_tokens != 0) return {};
@@ -141,6 +155,7 @@ ApiResult<void> read_extensions(const ObjectInput& in, GenerationOptions& out) {
   DI_API_ASSIGN(out.allowed_token_ids, read_token_ids(in, "allowed_token_ids", kMaxAllowedTokenIds));
   if (out.allowed_token_ids.empty() && in.find("allowed_token_ids") != nullptr)
     return Fail(ApiError::Field(in.at("allowed_token_ids"), "at least one token id is required"));
+  DI_API_RETURN_IF_ERROR(read_bad_words(in, out));
   DI_API_RETURN_IF_ERROR(read_truncation(in, out));
   DI_API_ASSIGN(const std::optional<bool> ignore_eos, in.boolean("ignore_eos"));
   out.ignore_eos = ignore_eos.value_or(false);

@@ -206,6 +206,10 @@ await test('nano: only allowed tokens, the end of a prompt, and how likely it wa
     assert.ok(logprob < 0 && rank >= 1 && pieces.includes(decoded_token), JSON.stringify(known));
     assert.ok(Object.values(known[i + 1]).some((t) => t.rank === 1));
   }
+  const story = { model: 'nano', prompt: 'The fox', max_tokens: 30, temperature: 0, ignore_eos: true, logprobs: 0 };
+  const tokens = async (more) => (await nano.completions.create({ ...story, ...more })).choices[0].logprobs.tokens;
+  const word = (await tokens({})).find((token) => /^ [a-z]{3,}$/.test(token));
+  assert.ok(!(await tokens({ bad_words: [word] })).includes(word), word);
   const stopped = await nano.completions.create({ model: 'nano', prompt: 'The fox', max_tokens: 40, ignore_eos: true, stop: ' ', include_stop_str_in_output: true });
   assert.ok(stopped.choices[0].text.endsWith(' '), stopped.choices[0].text);
 });

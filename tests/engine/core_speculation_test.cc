@@ -52,6 +52,7 @@ struct Kinds {
           break;
         case 3:
           r.sampling.repetition_penalty = 1.4f;
+          for (int32_t id = 300; id < 4000; id += 4) r.sampling.bad_words.push_back({id});
           r.sampling.frequency_penalty = 0.3f;
           break;
         case 4:

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
+#include "protocol/generation.h"
 #include "protocol/render_v4.h"
 #include "testing/paths.h"
 #include "tokenizer/official_tokenizer.h"
@@ -57,6 +59,17 @@ std::string spelled(const ChatPrompt& prompt) {
 const std::string kEffort75 = "Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 
 // spec/protocol §5, Goldens.
+TEST(BadWords, AreEncodedAloneAndBehindASpace) {
+  const auto tokenizer = testing::nano_tokenizer();
+  const std::vector<std::string> words{" fox", "carried the lamp"};
+  const std::vector<std::vector<int32_t>> ids = bad_word_ids(*tokenizer, words);
+  std::set<std::string> texts;
+  for (const auto& word : ids) texts.insert(tokenizer->decode(word));
+  EXPECT_TRUE(texts.contains("fox") && texts.contains("carried the lamp")) << ::testing::PrintToString(texts);
+  EXPECT_TRUE(texts.contains(" fox")) << "one token each, and not the same: " << ::testing::PrintToString(texts);
+  for (size_t i = 1; i < ids.size(); ++i) EXPECT_NE(ids[i], ids[i - 1]);
+}
+
 TEST(Prompt, GoldenIdsOfTheReleasedTokenizer) {
   const auto tokenizer = testing::official_tokenizer("v4.1");
   if (tokenizer == nullptr) GTEST_SKIP() << testing::official_tokenizer_missing();

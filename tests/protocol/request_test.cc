@@ -116,6 +116,8 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
       {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, got 101"},
       {{{"allowed_token_ids", Json::array()}}, "allowed_token_ids: at least one token id is required"},
       {{{"allowed_token_ids", {-1}}}, "allowed_token_ids[0]: expected a token id, got a number -1"},
+      {{{"bad_words", {"a", 5}}}, "bad_words[1]: expected a string, got a number 5"},
+      {{{"bad_words", {"a", " "}}}, "bad_words[1]: must not be empty"},
       {{{"prompt_logprobs", 1}, {"stream", true}}, "prompt_logprobs: not available with stream = true, got 1"},
       {{{"truncate_prompt_tokens", 0}}, "truncate_prompt_tokens: expected -1 or at least 1, got 0"},
       {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
@@ -156,6 +158,7 @@ TEST(Requests, EveryParameterArrives) {
             {"min_tokens", 2},
             {"stop_token_ids", {5, 6}},
             {"allowed_token_ids", {5, 6, 7}},
+            {"bad_words", {"fox", " den"}},
             {"truncate_prompt_tokens", 2},
             {"ignore_eos", true},
             {"deadline", 2.5},
@@ -172,6 +175,7 @@ TEST(Requests, EveryParameterArrives) {
   EXPECT_EQ(g.logprobs, 5);
   EXPECT_EQ(g.logit_bias, (std::vector<std::pair<int32_t, float>>{{12, -100.0f}, {7, 0.5f}}));
   EXPECT_EQ(g.allowed_token_ids, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(g.bad_words, (std::vector<std::string>{"fox", " den"}));
   EXPECT_EQ(g.truncate_prompt_tokens, 2);
   EXPECT_EQ(g.thinking_budget_tokens, 100);
   EXPECT_EQ(request->conversation.effort.value(), 37);
