@@ -158,9 +158,8 @@ std::vector<std::vector<int32_t>> bad_word_ids(const Tokenizer& tokenizer, std::
     std::vector<int32_t> alone = tokenizer.encode(text);
     std::vector<int32_t> behind_space = tokenizer.encode(" " + text);
     if (alone.empty()) continue;
-    const bool another = behind_space.size() == alone.size() && behind_space.front() != alone.front();
     out.push_back(std::move(alone));
-    if (another) out.push_back(std::move(behind_space));
+    out.push_back(std::move(behind_space));
   }
   return out;
 }

@@ -36,8 +36,8 @@ std::optional<StructuredOutput> make_structured_output(const CompletionRequest& 
 /// The field of the request that a fault of its form is told about.
 std::string structured_output_field(const ConvertedRequest& request);
 
-/// The token ids of bad words, at the begin of a text and, as vLLM, behind a space where that gives another first token and no
-/// more of them.
+/// The token ids of bad words, each at the begin of a text and behind a space. (vLLM leaves the second out if it has another
+/// number of tokens, and so misses words that are one token only behind a space.)
 std::vector<std::vector<int32_t>> bad_word_ids(const Tokenizer& tokenizer, std::span<const std::string> words);
 /// Drops the beginning of a prompt that is to be shorter (truncate_prompt_tokens).
 void truncate_prompt(const GenerationOptions& generation, const GenerationPolicy& policy, std::vector<int32_t>& prompt);

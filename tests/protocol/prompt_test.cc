@@ -61,13 +61,10 @@ const std::string kEffort75 = "Reasoning Effort: 75 (range 1-100, the higher the
 // spec/protocol §5, Goldens.
 TEST(BadWords, AreEncodedAloneAndBehindASpace) {
   const auto tokenizer = testing::nano_tokenizer();
-  const std::vector<std::string> words{" fox", "carried the lamp"};
-  const std::vector<std::vector<int32_t>> ids = bad_word_ids(*tokenizer, words);
+  const std::vector<std::string> words{" were", "carried the lamp"};
   std::set<std::string> texts;
-  for (const auto& word : ids) texts.insert(tokenizer->decode(word));
-  EXPECT_TRUE(texts.contains("fox") && texts.contains("carried the lamp")) << ::testing::PrintToString(texts);
-  EXPECT_TRUE(texts.contains(" fox")) << "one token each, and not the same: " << ::testing::PrintToString(texts);
-  for (size_t i = 1; i < ids.size(); ++i) EXPECT_NE(ids[i], ids[i - 1]);
+  for (const auto& word : bad_word_ids(*tokenizer, words)) texts.insert(tokenizer->decode(word));
+  EXPECT_EQ(texts, (std::set<std::string>{"were", " were", "carried the lamp", " carried the lamp"}));
 }
 
 TEST(Prompt, GoldenIdsOfTheReleasedTokenizer) {
