@@ -22,9 +22,9 @@
 namespace deepinfer::emulated {
 namespace {
 
-constexpr int kDevice = 1;  // the one of compute capability 9.0
-constexpr size_t kTotalBytes = size_t{16} << 30;
-constexpr size_t kSharedOfAll = 40 << 10;  // 48 with what kernels declare themselves, whose size is not known here
+constexpr int kDevice = 1;                         // the one of compute capability 9.0
+constexpr size_t kTotalBytes = size_t{139} << 30;  // as much as there is of the largest, and nothing until it is touched
+constexpr size_t kSharedOfAll = 40 << 10;          // 48 with what kernels declare themselves, whose size is not known here
 constexpr size_t kMostShared = 227 << 10;
 
 [[noreturn]] void refuse(const char* call, const char* why) {
@@ -148,6 +148,20 @@ void check_place(const char* call, const void* data, size_t bytes, bool device) 
   const Memory* memory = find(data, bytes);
   if (device && (memory == nullptr || memory->pinned)) refuse(call, "not a place in the device's memory");
   if (!device && memory != nullptr && !memory->pinned) refuse(call, "the device's memory for the host's");
+}
+
+// Zeros of large pieces cost nothing.
+void fill(uint8_t* to, int byte, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  if (byte == 0 && bytes > size_t{16} << 20) {
+    const size_t head = (kPage - reinterpret_cast<uintptr_t>(to) % kPage) % kPage;
+    const size_t whole = (bytes - head) / kPage * kPage;
+    ::madvise(to + head, whole, MADV_DONTNEED);
+    std::memset(to, 0, head);
+    std::memset(to + head + whole, 0, bytes - head - whole);
+    return;
+  }
+  std::memset(to, byte, bytes);
 }
 
 cudaError_t allocate(void** data, size_t bytes, bool pinned, const char* call) {
@@ -375,7 +389,7 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
   if (stream != nullptr) check_place("cudaMemsetAsync", to, bytes, true);
   put("cudaMemsetAsync", stream, [=] {
     if (stream != nullptr) check_place("cudaMemsetAsync", to, bytes, true);
-    std::memset(to, byte, bytes);
+    fill(static_cast<uint8_t*>(to), byte, bytes);
   });
   return cudaSuccess;
 }
