@@ -264,8 +264,14 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   for (void* data : all) memory.free(data);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay, ::testing::Values("none", "overlap", "beside", "fused", "arranged", "all"),
-                         [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
+                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "few-rows", "few-rows,overlap",
+                                           "all"),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::erase_if(name, [](char c) { return std::string_view("-,").find(c) != std::string_view::npos; });
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace deepinfer

@@ -93,6 +93,27 @@ T __shfl_xor_sync(uint32_t /*mask*/, T v, int other) {
   });
   return own.got;
 }
+template <typename T>
+T __shfl_up_sync(uint32_t /*mask*/, T v, int step) {
+  struct Lane {
+    T given, got;
+  } own{v, v};
+  deepinfer::emulated::with_warp(&own, [&](void* const* lanes) {
+    for (int l = step; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = static_cast<Lane*>(lanes[l - step])->given;
+  });
+  return own.got;
+}
+inline uint32_t __reduce_add_sync(uint32_t /*mask*/, uint32_t v) {
+  struct Lane {
+    uint32_t given, got;
+  } own{v, 0};
+  deepinfer::emulated::with_warp(&own, [](void* const* lanes) {
+    uint32_t sum = 0;
+    for (int l = 0; l < 32; ++l) sum += static_cast<Lane*>(lanes[l])->given;
+    for (int l = 0; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = sum;
+  });
+  return own.got;
+}
 inline uint32_t __ballot_sync(uint32_t /*mask*/, bool v) {
   struct Lane {
     bool given;
