@@ -123,6 +123,17 @@ TEST(LaunchRules, EveryLaunchCopyAndFillGoesThroughOnePlace) {
   }
 }
 
+// Kernels are compiled for the host, too (tests/ops/cuda/emulated), which has other definitions of what is written in assembler.
+TEST(LaunchRules, InstructionsAndSharedMemoryHaveNames) {
+  for (const auto& path : sources()) {
+    if (path.filename() == "instructions.cuh" || path.filename() == "warpgroup.cuh" || path.filename() == "launch_order.cuh")
+      continue;
+    const std::string text = read(path);
+    for (const char* word : {"asm volatile", "asm(", "extern __shared__"})
+      EXPECT_EQ(text.find(word), std::string::npos) << path.filename() << " has " << word;
+  }
+}
+
 // What makes a stream wait for an event makes its next kernel follow more than one thing.
 TEST(LaunchRules, AStreamThatWaitsForAnEventOrdersItsNextKernelFully) {
   int waits = 0;

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "ops/cuda/choose.h"
-#include "ops/cuda/emulated/plain_products.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/products.h"
 #include "ops/op_inputs.h"
 #include "ops/top_k.h"
 
@@ -54,8 +54,7 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
   const bool grouped = shape.groups > 1;  // output_lora's inputs are used as they are
   std::vector<bf16> x = testing::activations(random, 16, width);
   for (size_t i = 0; i < x.size(); i += 5) x[i] = bf16{};
-  std::vector<bf16> quantized(x.size());
-  cuda::quantize_rows(x.data(), 16, width, cuda::InputOrder::kLanes, quantized.data(), stream);
+  std::vector<bf16> scratch(static_cast<size_t>(cuda::fp8_scratch(16, shape.groups, shape.in)));
   for (int64_t rows : kCounts) {
     SCOPED_TRACE(rows);
     std::vector<std::vector<bf16>> want, got;
@@ -69,12 +68,14 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
       got.emplace_back(static_cast<size_t>(rows * m.out));
       args.outputs[args.output_count++] = {cuda::view(m.view()), want.back().data()};
     }
-    args.x = grouped ? x.data() : quantized.data();
-    cuda::multiply_plainly(args, WeightFormat::kFp8, !grouped, stream);
-    for (int i = 0; i < args.output_count; ++i) args.outputs[i].y = got[static_cast<size_t>(i)].data();
     args.x = x.data();
     ASSERT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
-    std::vector<bf16> scratch(x.size());
+    if (grouped) {
+      cuda::multiply_fp8(args, scratch.data(), stream);
+    } else {
+      cuda::multiply_fp8_quantized(args, scratch.data(), stream);
+    }
+    for (int i = 0; i < args.output_count; ++i) args.outputs[i].y = got[static_cast<size_t>(i)].data();
     if (grouped) {
       cuda::multiply_fp8_few(args, stream);
     } else {
@@ -109,7 +110,7 @@ TEST(FewBf16Products, HaveTheBitsOfAnyNumber) {
       args.fp32 = true;
       std::vector<float> want(static_cast<size_t>(rows * out)), got(want.size());
       args.outputs[args.output_count++] = {cuda::view(Bf16Weight{w.data(), out, in}), want.data()};
-      cuda::multiply_plainly(args, WeightFormat::kBf16, false, stream);
+      cuda::multiply_bf16(args, stream);
       args.outputs[0].y = got.data();
       ASSERT_TRUE(cuda::takes_few_products(args, WeightFormat::kBf16));
       cuda::multiply_bf16_few(args, false, stream);
