@@ -9,6 +9,7 @@
 #include "ops/cuda/attention_tiles.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/row_math.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -22,10 +23,36 @@ constexpr int kValueThreads = kSlices * kQuarters * kWarp;
 constexpr int kOwnHeads = kHeads / (kValueThreads / kWarp);  // whose probabilities a warp makes
 constexpr int kAhead = 5;                                    // value tiles on their way
 
+// The factors of the pairs in eight dims from `column` on; the first pairs that are rotated behind those that are not.
+struct EightRotations {
+  float c[4], s[4];
+  int first;  // pair; 4: none
+};
+__device__ EightRotations rotations_of(const RopeRows& rotation, int64_t r, int column, int dim) {
+  EightRotations out;
+  const auto pairs = static_cast<int>(rotation.pairs);
+  const int behind = (column - (dim - 2 * pairs)) / 2;  // rotated pairs before the first; negative: pairs up to a rotated one
+  out.first = pairs == 0 || column >= dim ? 4 : min(max(-behind, 0), 4);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const bool rotated = i >= out.first;
+    out.c[i] = rotated ? rotation.cos[r * pairs + behind + i] : 0.0f;
+    out.s[i] = rotated ? rotation.sin[r * pairs + behind + i] : 0.0f;
+  }
+  return out;
+}
+__device__ uint4 rotate_eight(const uint4& v, const EightRotations& by) {
+  uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = i >= by.first ? rotate_pair(words[i], by.c[i], by.s[i]) : words[i];
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 // scores [rows][heads][stride]. Grid: key tiles, those of the window first; rows; groups of heads. Warp: a quarter of each 512
 // dims.
-__global__ void __launch_bounds__(kScoreThreads) few_score_kernel(const AttentionQuery* queries, const bf16* q, int heads,
-                                                                  int dim, float scale, float* scores, int64_t stride) {
+__global__ void __launch_bounds__(kScoreThreads)
+    few_score_kernel(const AttentionQuery* queries, const bf16* q, const RopeRows rotation, int heads, int dim, float scale,
+                     float* scores, int64_t stride) {
   take_turn();
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());  // [quarters][heads][kScoreStride]
   const int64_t r = blockIdx.y;
@@ -60,6 +87,14 @@ __global__ void __launch_bounds__(kScoreThreads) few_score_kernel(const Attentio
     }
     KeyPiece piece;
     load_keys(a, in_window, first, keys, d, dim, piece);
+    if (d + kScoreDims > dim - 2 * rotation.pairs && rotation.pairs > 0) {
+#pragma unroll
+      for (int slot = 0; slot < kScoreSlots; ++slot) {
+        const EightRotations by = rotations_of(rotation, r, d + slot_column(in_window, slot, t), dim);
+#pragma unroll
+        for (int i = 0; i < kHeadTiles; ++i) x[i][slot] = rotate_eight(x[i][slot], by);
+      }
+    }
     multiply_keys<kHeadTiles>(
         piece, in_window, [&](int i, int slot) { return interleave(x[i][slot]); }, c);
   }
@@ -135,8 +170,8 @@ __device__ void few_softmax(const float* scores, int64_t stride, int count, int 
 
 // Grid: groups of kSlices slices of dims, rows, groups of heads.
 __global__ void __launch_bounds__(kValueThreads, 2)
-    few_value_kernel(const AttentionQuery* queries, int heads, int dim, const float* sinks, const float* scores, int64_t stride,
-                     bf16* out) {
+    few_value_kernel(const AttentionQuery* queries, const RopeRows rotation, int heads, int dim, const float* sinks,
+                     const float* scores, int64_t stride, bf16* out) {
   take_turn();
   auto* base = reinterpret_cast<uint8_t*>(dynamic_shared<uint4>());
   const ValueLayout l = few_value_layout(stride);
@@ -168,6 +203,12 @@ __global__ void __launch_bounds__(kValueThreads, 2)
     const int key = min(number * kValueKeys + lane / 2, count - 1);
     piece = load_values(rows[key], key < window, dim, column);
   };
+  // Two lanes have a pair of dims, which is rotated back in the end.
+  const auto pairs = static_cast<int>(rotation.pairs);
+  const int rotated_dim = slice + lane - (dim - 2 * pairs);
+  const bool rotated = slice < dim && rotated_dim >= 0;
+  const float cosine = rotated ? rotation.cos[r * pairs + rotated_dim / 2] : 0.0f;
+  const float sine = rotated ? -rotation.sin[r * pairs + rotated_dim / 2] : 0.0f;
   ValuePiece pieces[kAhead];  // on their way while probabilities are made
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load(begin + i, pieces[i]);
@@ -215,14 +256,18 @@ __global__ void __launch_bounds__(kValueThreads, 2)
     __syncthreads();
   }
   if (slice >= dim) return;
-  for (int h = quarter; h < own_heads; h += kQuarters)
-    out[(r * heads + first_head + h) * dim + slice + lane] = narrow(sum[h * kSumStride + lane] / totals[h]);
+  for (int h = quarter; h < own_heads; h += kQuarters) {
+    uint32_t o = bf16_bits(sum[h * kSumStride + lane] / totals[h]);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, o, 1);
+    if (rotated) o = rotate_pair(lane % 2 == 0 ? o | other << 16 : other | o << 16, cosine, sine) >> lane % 2 * 16;
+    out[(r * heads + first_head + h) * dim + slice + lane] = bf16{static_cast<uint16_t>(o)};
+  }
 }
 
 }  // namespace
 
-void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest, float* scores,
-                          LaunchStream& stream) {
+void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
+                          const RopeRows& rotation, float* scores, LaunchStream& stream) {
   const auto heads = static_cast<int>(args.heads);
   const auto dim = static_cast<int>(args.dim);
   const int64_t stride = padded_keys(longest);
@@ -233,11 +278,11 @@ void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery*
   const auto rows = static_cast<unsigned>(args.queries.size());
   const auto tiles = static_cast<unsigned>((longest + kKeys - 1) / kKeys + 1);  // the window's last one may be short
   stream.launch(few_score_kernel, dim3(tiles, rows, groups), kScoreThreads,
-                static_cast<size_t>(kQuarters * kHeads * kScoreStride) * sizeof(float), queries, args.q, heads, dim, scale,
-                scores, stride);
+                static_cast<size_t>(kQuarters * kHeads * kScoreStride) * sizeof(float), queries, args.q, rotation, heads, dim,
+                scale, scores, stride);
   constexpr int kDims = kSlices * kSlice;
   stream.launch(few_value_kernel, dim3(static_cast<unsigned>((dim + kDims - 1) / kDims), rows, groups), kValueThreads,
-                static_cast<size_t>(value_bytes), queries, heads, dim, args.sinks, scores, stride, args.out);
+                static_cast<size_t>(value_bytes), queries, rotation, heads, dim, args.sinks, scores, stride, args.out);
 }
 
 }  // namespace deepinfer::cuda

@@ -280,7 +280,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
   }
 
-  void sparse_attention(const SparseAttentionArgs& args) override {
+  void sparse_attention(const SparseAttentionArgs& args) override { attend(args, {}); }
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override {
+    if (!has_few(args)) return Backend::rotated_attention(args, q, rotation);
+    attend(args, rotation);
+  }
+
+  // `rotation`: none unless has_few.
+  void attend(const SparseAttentionArgs& args, const RopeRows& rotation) {
     if (args.queries.empty()) return;
     attention_rows_.assign(args.queries.begin(), args.queries.end());
     int64_t longest = 0;
@@ -297,11 +304,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
     const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
-                            scratch.scores, scratch.weights, scratch.totals, wide)) {
+                            scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
-    if (features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows)
-      return cuda::sparse_attention_few(args, list, longest, scratch.scores, *launches_);
+    if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
     if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
@@ -395,6 +401,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
+  bool has_few(const SparseAttentionArgs& args) const {
+    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
+  }
   bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
     return features_.few_rows && cuda::takes_few_products(args, format);
   }

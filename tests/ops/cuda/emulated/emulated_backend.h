@@ -26,18 +26,23 @@ class EmulatedBackend final : public WrappedBackend {
       ++wide_calls_;
       return cuda::sparse_attention_wide(args, args.queries.data(), stream_);
     }
-    int64_t longest = 0;
-    for (const AttentionQuery& q : args.queries) longest = std::max(longest, q.window_last - q.window_first + 1 + q.chosen_count);
+    if (set_ == EmulatedKernelSet::kFew && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows)
+      return attend_few(args, {});
+    const int64_t longest = longest_of(args);
     const auto pairs =
         static_cast<size_t>(std::min(cuda::kAttentionRows, static_cast<int64_t>(args.queries.size())) * args.heads);
     const auto keys = static_cast<size_t>(cuda::padded_keys(longest));
     std::vector<float> scores(pairs * keys), totals(pairs);
-    if (set_ == EmulatedKernelSet::kFew && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows)
-      return cuda::sparse_attention_few(args, args.queries.data(), longest, scores.data(), stream_);
     std::vector<bf16> weights(pairs * keys + 8);
     cuda::AttentionScratch scratch{scores.data(), weights.data(), totals.data()};
     while (reinterpret_cast<uintptr_t>(scratch.weights) % 16 != 0) ++scratch.weights;
     cuda::sparse_attention(args, args.queries.data(), longest, scratch, stream_);
+  }
+
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override {
+    if (set_ != EmulatedKernelSet::kFew || static_cast<int64_t>(args.queries.size()) > cuda::kFewRows)
+      return Backend::rotated_attention(args, q, rotation);
+    attend_few(args, rotation);
   }
 
   void index_select(const IndexSelectArgs& args) override {
@@ -71,6 +76,16 @@ class EmulatedBackend final : public WrappedBackend {
   int wide_calls() const { return wide_calls_; }
 
  private:
+  static int64_t longest_of(const SparseAttentionArgs& args) {
+    int64_t longest = 0;
+    for (const AttentionQuery& q : args.queries) longest = std::max(longest, q.window_last - q.window_first + 1 + q.chosen_count);
+    return longest;
+  }
+  void attend_few(const SparseAttentionArgs& args, const RopeRows& rotation) {
+    const int64_t longest = longest_of(args);
+    std::vector<float> scores(args.queries.size() * static_cast<size_t>(args.heads * cuda::padded_keys(longest)));
+    cuda::sparse_attention_few(args, args.queries.data(), longest, rotation, scores.data(), stream_);
+  }
   static ThreadPool* pool() {
     static ThreadPool one(1);
     return &one;
