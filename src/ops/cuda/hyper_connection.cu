@@ -142,7 +142,7 @@ __global__ void finish_mix(const HyperMixWeights w, const float* partial, int sl
   const int outputs = (2 + n) * n;
   const int64_t row = blockIdx.x;
   const int t = static_cast<int>(threadIdx.x);
-  auto* parts = dynamic_shared<float>();  // [slices][outputs + 1]: all on their way at once
+  auto* parts = dynamic_shared_behind<float>();  // [slices][outputs + 1]: all on their way at once
   for (int i = t; i < slices * (outputs + 1); i += static_cast<int>(blockDim.x))
     parts[i] = partial[row * slices * (outputs + 1) + i];
   __syncthreads();

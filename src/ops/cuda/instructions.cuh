@@ -9,11 +9,17 @@
 
 namespace deepinfer::cuda {
 
-/// Shared memory that a launch asks for, at a multiple of 1024 bytes.
+/// Shared memory that a launch asks for, at a multiple of 1024 bytes: of kernels that declare none themselves.
 template <typename T>
 __device__ inline T* dynamic_shared() {
   extern __shared__ __align__(1024) uint8_t dynamic_bytes[];
   return reinterpret_cast<T*>(dynamic_bytes);
+}
+/// The same behind what the kernel declares, at a multiple of 16.
+template <typename T>
+__device__ inline T* dynamic_shared_behind() {
+  extern __shared__ __align__(16) uint8_t more_bytes[];
+  return reinterpret_cast<T*>(more_bytes);
 }
 
 /// Of a place in shared memory, as instructions want it.

@@ -8,7 +8,6 @@
 //  - streams that are recorded and not joined, graphs that are destroyed while they run.
 
 #include <cuda_runtime.h>
-
 #include <sys/mman.h>
 
 #include <atomic>
@@ -23,9 +22,9 @@
 namespace deepinfer::emulated {
 namespace {
 
-constexpr int kDevice = 1;  // the one of compute capability 9.0
-constexpr size_t kTotalBytes = size_t{16} << 30;
-constexpr size_t kSharedOfAll = 48 << 10;
+constexpr int kDevice = 1;                         // the one of compute capability 9.0
+constexpr size_t kTotalBytes = size_t{139} << 30;  // as much as there is of the largest, and nothing until it is touched
+constexpr size_t kSharedOfAll = 40 << 10;          // 48 with what kernels declare themselves, whose size is not known here
 constexpr size_t kMostShared = 227 << 10;
 
 [[noreturn]] void refuse(const char* call, const char* why) {
@@ -151,13 +150,28 @@ void check_place(const char* call, const void* data, size_t bytes, bool device) 
   if (!device && memory != nullptr && !memory->pinned) refuse(call, "the device's memory for the host's");
 }
 
+// Zeros of large pieces cost nothing.
+void fill(uint8_t* to, int byte, size_t bytes) {
+  constexpr size_t kPage = 4096;
+  if (byte == 0 && bytes > size_t{16} << 20) {
+    const size_t head = (kPage - reinterpret_cast<uintptr_t>(to) % kPage) % kPage;
+    const size_t whole = (bytes - head) / kPage * kPage;
+    ::madvise(to + head, whole, MADV_DONTNEED);
+    std::memset(to, 0, head);
+    std::memset(to + head + whole, 0, bytes - head - whole);
+    return;
+  }
+  std::memset(to, byte, bytes);
+}
+
 cudaError_t allocate(void** data, size_t bytes, bool pinned, const char* call) {
   const Lock lock(runtime().mutex);
   check_device(call);
   check_not_recording(call);
   Runtime& r = runtime();
   if (!pinned && r.device_bytes + bytes > kTotalBytes) return cudaErrorMemoryAllocation;
-  void* at = ::mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* at =
+      ::mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
   std::memset(at, 0xa5, std::min<size_t>(bytes, 1 << 20));
   r.memory[reinterpret_cast<uintptr_t>(at)] = {bytes, pinned};
@@ -273,7 +287,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (event->stream == nullptr) return cudaSuccess;
   if (event->capture != nullptr) {
     if (event->stream->capture != event->capture) refuse("cudaStreamWaitEvent", "the event is part of a graph");
-    if (stream->capture != nullptr && stream->capture != event->capture) refuse("cudaStreamWaitEvent", "an event of another graph");
+    if (stream->capture != nullptr && stream->capture != event->capture)
+      refuse("cudaStreamWaitEvent", "an event of another graph");
     stream->capture = event->capture;
     event->capture->issued.try_emplace(stream, 0);
     int64_t& joined = event->capture->joined[event->stream];
@@ -374,7 +389,7 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
   if (stream != nullptr) check_place("cudaMemsetAsync", to, bytes, true);
   put("cudaMemsetAsync", stream, [=] {
     if (stream != nullptr) check_place("cudaMemsetAsync", to, bytes, true);
-    std::memset(to, byte, bytes);
+    fill(static_cast<uint8_t*>(to), byte, bytes);
   });
   return cudaSuccess;
 }

@@ -13,6 +13,11 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulated::shared_memory());
 }
 
+template <typename T>
+T* dynamic_shared_behind() {
+  return reinterpret_cast<T*>(emulated::shared_memory());
+}
+
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
 inline void copy_async(uint32_t shared, const void* from, int bytes) {
