@@ -3,6 +3,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 
@@ -38,7 +39,7 @@ __device__ int exclusive_scan(int v, int* warps, int* total) {
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
   take_turn();
-  extern __shared__ int cursor[];
+  auto* cursor = dynamic_shared_behind<int>();
   __shared__ int warps[kThreads / kWarp];
   const auto t = static_cast<int>(threadIdx.x);
   for (int e = t; e < expert_count; e += kThreads) cursor[e] = 0;

@@ -7,13 +7,12 @@
 
 #include <cstdint>
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/wide_layout.h"
 
 namespace deepinfer::cuda {
 
 inline constexpr int kWarpgroup = 128;
-
-__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
@@ -53,10 +52,11 @@ __device__ inline void wait_products() {
 }
 
 /// After the wait for its products: sums are used no earlier.
+__device__ inline void settle(float (&c)[4]) { asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory"); }
 template <int kSums>
 __device__ inline void settle(float (&c)[kSums][4]) {
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) asm volatile("" : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])::"memory");
+  for (int j = 0; j < kSums; ++j) settle(c[j]);
 }
 
 /// Rows of 128 bytes, 16-byte pieces of which are exchanged within groups of eight rows (piece ^ row % 8), 16 columns each.

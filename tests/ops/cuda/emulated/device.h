@@ -52,6 +52,16 @@ struct Product {
   int n = 0;
   bool across = false;
 };
+/// 16 bytes for shared memory, or zeros, that come when they are waited for.
+struct SharedCopy {
+  uint8_t* to = nullptr;
+  const void* from = nullptr;  ///< nullptr: zeros
+};
+void issue_copy(const SharedCopy& copy);
+void commit_copies();
+/// All groups but the last `pending`.
+void finish_copies(uint64_t pending);
+
 void issue(const Product& product);
 void commit();
 /// Computes all groups but the last `pending`.

@@ -4,13 +4,12 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/wide_layout.h"
 
 namespace deepinfer::cuda {
 
 inline constexpr int kWarpgroup = 128;
-
-inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
 /// Counts arrivals, and how often all were there.
 struct EmulatedBarrier {
@@ -40,6 +39,7 @@ template <int kPending>
 void wait_products() {
   emulated::finish(kPending);
 }
+inline void settle(float (&)[4]) {}
 template <int kSums>
 void settle(float (&)[kSums][4]) {}
 
