@@ -241,6 +241,10 @@ void MeteredBackend::sparse_attention(const SparseAttentionArgs& args) {
   begin("sparse_attention", attention_work(args));
   inner_->sparse_attention(args);
 }
+void MeteredBackend::rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+  begin("rotated_attention", attention_work(args));
+  inner_->rotated_attention(args, q, rotation);
+}
 void MeteredBackend::route(const RouteArgs& args, int64_t rows) {
   begin("route", product(size(args.gate), rows, args.gate.out, args.gate.in, 4));
   inner_->route(args, rows);

@@ -102,6 +102,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override;
   void index_select(const IndexSelectArgs& args) override;
   void sparse_attention(const SparseAttentionArgs& args) override;
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override;
   void route(const RouteArgs& args, int64_t rows) override;
   void experts(const ExpertsArgs& args, int64_t rows) override;
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;

@@ -245,13 +245,8 @@ void Model::draft_attention(Step& step, int64_t stage) {
           .chosen_count = 0};
     }
   }
-  backend_->sparse_attention({.q = b.q.data(),
-                              .sinks = w.attn_sink,
-                              .out = b.o.data(),
-                              .queries = {b.queries.data(), static_cast<size_t>(step.rows)},
-                              .heads = c.num_attention_heads,
-                              .dim = c.head_dim});
-  attention_output(step, w, rotation);
+  rotated_attention(step, w.attn_sink, rotation);
+  attention_output(step, w);
 }
 
 }  // namespace deepinfer

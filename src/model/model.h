@@ -220,10 +220,11 @@ class Model {
   int64_t source_of(int64_t layer) const;  ///< number of its KV source in the page layout, -1 without
   void run_attention(Step& step, int64_t layer);
   void attention_inputs(Step& step, int64_t layer, const BlockWeights& w, const RopeRows& rotation);
-  void attention_output(Step& step, const BlockWeights& w, const RopeRows& rotation);
+  void rotated_attention(Step& step, const float* sinks, const RopeRows& rotation);
+  void attention_output(Step& step, const BlockWeights& w);
   void run_compressor(Step& step, int64_t layer, int64_t source);
   void run_indexer(Step& step, int64_t layer, int64_t source);
-  void attend(Step& step, int64_t layer, int64_t source);
+  void attend(Step& step, int64_t layer, int64_t source, const RopeRows& rotation);
   void commit_window(Step& step, int64_t layer);
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc

@@ -297,6 +297,14 @@ class Backend {
     rope(args.kv, args.rotation, rows, 1, args.kv_dim, false);
     pack_window(args.kv, rows, args.kv_dim, args.packed);
   }
+  /// Attention of queries that are rotated first, and whose outputs are rotated back (spec §3.5, §3.11). `q`: args.q, of which
+  /// nobody knows afterwards whether it is rotated.
+  virtual void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+    const auto rows = static_cast<int64_t>(args.queries.size());
+    rope(q, rotation, rows, args.heads, args.dim, false);
+    sparse_attention(args);
+    rope(args.out, rotation, rows, args.heads, args.dim, true);
+  }
 
   /// y = bf16(W fp8(x)): the input is quantised to E4M3 in groups of 32 once for all outputs. spec §6.1.
   virtual void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) = 0;

@@ -68,6 +68,9 @@ void WrappedBackend::index_select(const IndexSelectArgs& args) {
 void WrappedBackend::sparse_attention(const SparseAttentionArgs& args) {
   around("sparse_attention", static_cast<int64_t>(args.queries.size()), [&] { inner_->sparse_attention(args); });
 }
+void WrappedBackend::rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+  around("rotated_attention", static_cast<int64_t>(args.queries.size()), [&] { inner_->rotated_attention(args, q, rotation); });
+}
 void WrappedBackend::route(const RouteArgs& args, int64_t rows) {
   around("route", rows, [&] { inner_->route(args, rows); });
 }

@@ -71,6 +71,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
             {"experts (FP4, shared FP8)",
              "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
             {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
+                                     (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
                                      (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
             {"index_select", std::string("mma bf16 on FP4 keys") +
                                  (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
@@ -174,7 +175,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, 1, in));
-      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, *launches_);
+      if (launches("linear_fp8", args, outputs.first(count), scratch)) {
+        if (takes_few(args, cuda::WeightFormat::kFp8)) {
+          cuda::multiply_fp8_quantized_few(args, scratch, *launches_);
+        } else {
+          cuda::multiply_fp8_quantized(args, scratch, *launches_);
+        }
+      }
       outputs = outputs.subspan(count);
     }
   }
@@ -192,7 +199,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
     bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, groups, wo_a.in));
     const LinearOutput output{wo_a, y};
-    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, *launches_);
+    if (!launches("output_lora", args, {&output, 1}, scratch)) return;
+    if (takes_few(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_few(args, *launches_);
+    cuda::multiply_fp8(args, scratch, *launches_);
   }
 
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
@@ -254,10 +263,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
-    const bool wide = features_.wide_index && cuda::takes_wide_index(args);
+    const cuda::IndexWays ways{.wide = features_.wide_index && cuda::takes_wide_index(args),
+                               .few = features_.few_rows && rows <= cuda::kFewRows};
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
-                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, wide)) {
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, ways.wide)) {
       return;
     }
     for (int64_t first = 0; first < rows; first += most) {
@@ -266,11 +276,18 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       piece.weights += first * args.heads;
       if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
       piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
-      cuda::select_rows(piece, list + first, sizes, scratch, wide, *launches_);
+      cuda::select_rows(piece, list + first, sizes, scratch, ways, *launches_);
     }
   }
 
-  void sparse_attention(const SparseAttentionArgs& args) override {
+  void sparse_attention(const SparseAttentionArgs& args) override { attend(args, {}); }
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override {
+    if (!has_few(args)) return Backend::rotated_attention(args, q, rotation);
+    attend(args, rotation);
+  }
+
+  // `rotation`: none unless has_few.
+  void attend(const SparseAttentionArgs& args, const RopeRows& rotation) {
     if (args.queries.empty()) return;
     attention_rows_.assign(args.queries.begin(), args.queries.end());
     int64_t longest = 0;
@@ -287,21 +304,22 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
     const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
-                            scratch.scores, scratch.weights, scratch.totals, wide)) {
+                            scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
+    if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
     if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
-    float* logits = logits_.get<float>(rows * args.gate.out);
-    linear_bf16_fp32(args.v, rows, args.gate, logits);
+    float* logits = logits_.get<float>(cuda::route_scratch(rows, args.gate.out, args.gate.in));
+    const int64_t parts = multiply_gate(args.v, rows, args.gate, logits);
     if (!recorder_.launches("route", args.bias, args.bias_vl, args.image, args.topk, args.normalize, args.scale, args.temperature,
                             args.experts, args.weights, rows, logits, args.counts, args.counted)) {
       return;
     }
-    cuda::choose_experts(args, rows, logits, *launches_);
+    cuda::choose_experts(args, rows, logits, parts, *launches_);
   }
 
   void arrange_experts(uint8_t* codes, int64_t bytes) override {
@@ -383,15 +401,36 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
-  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+  bool has_few(const SparseAttentionArgs& args) const {
+    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
+  }
+  bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
+    return features_.few_rows && cuda::takes_few_products(args, format);
+  }
+  static cuda::ProductArgs bf16_product(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
     args.x = x;
     args.rows = rows;
     args.x_stride = w.in;
     args.fp32 = fp32;
     args.outputs[args.output_count++] = {cuda::view(w), y};
+    return args;
+  }
+  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+    const cuda::ProductArgs args = bf16_product(x, rows, w, y, fp32);
     if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
+    if (takes_few(args, cuda::WeightFormat::kBf16)) return cuda::multiply_bf16_few(args, false, *launches_);
     cuda::multiply_bf16(args, *launches_);
+  }
+  // Into how many parts whose sum they are (cuda::choose_experts).
+  int64_t multiply_gate(const bf16* x, int64_t rows, const Bf16Weight& w, float* logits) {
+    const cuda::ProductArgs args = bf16_product(x, rows, w, logits, true);
+    if (!takes_few(args, cuda::WeightFormat::kBf16)) {
+      multiply_bf16(x, rows, w, logits, true);
+      return 1;
+    }
+    if (recorder_.launches("linear_bf16", x, rows, w, logits, true)) cuda::multiply_bf16_few(args, true, *launches_);
+    return cuda::segment_count(w.in);
   }
 
   bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {

@@ -39,4 +39,12 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
 
+// products_few.cu: the same bits for few rows.
+/// Whether they are taken: few rows, and matrices of which not too many columns are added.
+bool takes_few_products(const ProductArgs& args, WeightFormat format);
+void multiply_fp8_quantized_few(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
+void multiply_fp8_few(const ProductArgs& args, LaunchStream& stream);
+/// `apart`: y, fp32, is [segments, rows, out]; who reads it adds the segments in ascending order.
+void multiply_bf16_few(const ProductArgs& args, bool apart, LaunchStream& stream);
+
 }  // namespace deepinfer::cuda
