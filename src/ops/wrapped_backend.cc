@@ -85,10 +85,10 @@ void WrappedBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf1
   around("engram_gate", rows, [&] { inner_->engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x); });
 }
 void WrappedBackend::markov_logits(const MarkovArgs& args) {
-  around("markov_logits", static_cast<int64_t>(args.previous.size()), [&] { inner_->markov_logits(args); });
+  around("markov_logits", args.rows, [&] { inner_->markov_logits(args); });
 }
 void WrappedBackend::draft_confidence(const ConfidenceArgs& args) {
-  around("draft_confidence", static_cast<int64_t>(args.previous.size()), [&] { inner_->draft_confidence(args); });
+  around("draft_confidence", args.rows, [&] { inner_->draft_confidence(args); });
 }
 void WrappedBackend::draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) {
   around("draw", static_cast<int64_t>(rows.size()), [&] { inner_->draw(logits, vocab, rows, tokens); });

@@ -22,6 +22,9 @@ class WrappedBackend : public Backend {
   void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
   void beside(FunctionRef<void()> calls) override { inner_->beside(calls); }
   void join() override { inner_->join(); }
+  bool runs_ahead() const override { return inner_->runs_ahead(); }
+  void ahead(int place, FunctionRef<void()> calls) override { inner_->ahead(place, calls); }
+  void arrive(int place) override { inner_->arrive(place); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;

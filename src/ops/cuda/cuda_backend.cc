@@ -29,20 +29,24 @@ namespace {
 struct Streams {
   explicit Streams(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
-    for (cudaStream_t* stream : {&main, &side}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    for (cudaStream_t* stream : {&main, &side, &ahead}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
     for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    for (cudaEvent_t& event : arrived) DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   }
   ~Streams() {
+    for (cudaEvent_t event : arrived) cudaEventDestroy(event);
     for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
-    for (cudaStream_t stream : {main, side}) cudaStreamDestroy(stream);
+    for (cudaStream_t stream : {main, side, ahead}) cudaStreamDestroy(stream);
   }
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
   int device;
   cudaStream_t main = nullptr;
-  cudaStream_t side = nullptr;   ///< of Backend::beside
-  cudaEvent_t forked = nullptr;  ///< on main: where the side begins
-  cudaEvent_t done = nullptr;    ///< on the side: its end
+  cudaStream_t side = nullptr;                      ///< of Backend::beside
+  cudaStream_t ahead = nullptr;                     ///< of Backend::ahead
+  cudaEvent_t forked = nullptr;                     ///< on main: where another begins
+  cudaEvent_t done = nullptr;                       ///< on the side: its end
+  cudaEvent_t arrived[Backend::kAheadPlaces] = {};  ///< on ahead: the end of what each place was given
 };
 
 class CudaBackend final : public Backend, public cuda::StreamOwner {
@@ -52,6 +56,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         streams_(device),
         main_(streams_.main, features.overlap),
         side_(streams_.side, features.overlap),
+        ahead_(streams_.ahead, features.overlap),
         staging_(&main_),
         recorder_(&main_, &staging_),
         tables_(&staging_),
@@ -59,6 +64,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   ~CudaBackend() override {
     cudaStreamSynchronize(main_);
     cudaStreamSynchronize(side_);
+    cudaStreamSynchronize(ahead_);
   }
 
   std::string name() const override { return "cuda/sm_90a"; }
@@ -94,21 +100,22 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (!features_.beside) return calls();
     DI_CHECK(!joins_, "two at a time beside the others");
     joins_ = true;
-    const bool launched = recorder_.launches("beside");
-    if (launched) {
-      DI_CUDA(cudaEventRecord(streams_.forked, main_));
-      DI_CUDA(cudaStreamWaitEvent(side_, streams_.forked, 0));
-      side_.order_fully();
-    }
-    launches_ = &side_;
-    calls();
-    launches_ = &main_;
-    if (launched) DI_CUDA(cudaEventRecord(streams_.done, side_));
+    run_on(side_, recorder_.launches("beside"), streams_.done, calls);
   }
   void join() override {
     if (!std::exchange(joins_, false)) return;
     if (!recorder_.launches("join")) return;
     DI_CUDA(cudaStreamWaitEvent(main_, streams_.done, 0));
+    main_.order_fully();
+  }
+  bool runs_ahead() const override { return features_.engram_ahead; }
+  void ahead(int place, FunctionRef<void()> calls) override {
+    if (!features_.engram_ahead) return calls();
+    run_on(ahead_, recorder_.launches("ahead", place), streams_.arrived[place], calls);
+  }
+  void arrive(int place) override {
+    if (!features_.engram_ahead || !recorder_.launches("arrive", place)) return;
+    DI_CUDA(cudaStreamWaitEvent(main_, streams_.arrived[place], 0));
     main_.order_fully();
   }
 
@@ -360,21 +367,21 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, *launches_);
   }
   void markov_logits(const MarkovArgs& args) override {
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.head.in);
-    embed(args.previous, args.embed, 1, inputs);
+    if (recorder_.launches("embed", args.previous, rows, args.embed, 1, inputs))
+      cuda::embed(args.previous, rows, args.embed.values, args.embed.in, 1, inputs, *launches_);
     multiply_bf16(inputs, rows, args.head, args.logits, true);
     if (!recorder_.launches("add_rows", args.base, args.base_stride, rows, args.head.out, args.logits)) return;
     cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, *launches_);
   }
   void draft_confidence(const ConfidenceArgs& args) override {
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
-    const int32_t* ids = staging_.upload(args.previous);
-    if (recorder_.launches("append_embedding", args.x, args.proj.in, args.embed, rows, inputs)) {
-      cuda::append_embedding(args.x, args.proj.in - args.embed.in, ids, args.embed.values, args.embed.in, rows, inputs,
+    if (recorder_.launches("append_embedding", args.x, args.proj.in, args.previous, args.embed, rows, inputs)) {
+      cuda::append_embedding(args.x, args.proj.in - args.embed.in, args.previous, args.embed.values, args.embed.in, rows, inputs,
                              *launches_);
     }
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
@@ -393,7 +400,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                               .position = row.position,
                               .choice_index = row.choice_index,
                               .greedy = row.greedy,
-                              .min_p = row.min_p > 0});
+                              .min_p = row.min_p > 0,
+                              .certain = row.certain});
     }
     const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
     if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
@@ -401,6 +409,20 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
+  /// What operators launch goes to another stream, behind what is on the main one now; `end` is recorded behind it.
+  void run_on(cuda::LaunchStream& stream, bool launched, cudaEvent_t end, FunctionRef<void()> calls) {
+    DI_CHECK(launches_ == &main_, "beside what is beside others");
+    if (launched) {
+      DI_CUDA(cudaEventRecord(streams_.forked, main_));
+      DI_CUDA(cudaStreamWaitEvent(stream, streams_.forked, 0));
+      stream.order_fully();
+    }
+    launches_ = &stream;
+    calls();
+    launches_ = &main_;
+    if (launched) DI_CUDA(cudaEventRecord(end, stream));
+  }
+
   bool has_few(const SparseAttentionArgs& args) const {
     return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
   }
@@ -473,7 +495,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   CudaFeatures features_;
   Streams streams_;
-  cuda::LaunchStream main_, side_;
+  cuda::LaunchStream main_, side_, ahead_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
   cuda::Staging staging_;

@@ -415,9 +415,10 @@ class HostPointers final : public Backend {
 
   void markov_logits(const MarkovArgs& args) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     MarkovArgs copy = args;
+    copy.previous = call.in(args.previous, rows);
     copy.embed = call.in(args.embed);
     copy.head = call.in(args.head);
     copy.base = call.in(args.base, (rows - 1) * args.base_stride + args.head.out);
@@ -426,8 +427,9 @@ class HostPointers final : public Backend {
   }
   void draft_confidence(const ConfidenceArgs& args) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     ConfidenceArgs copy = args;
+    copy.previous = call.in(args.previous, rows);
     copy.x = call.in(args.x, rows * (args.proj.in - args.embed.in));
     copy.embed = call.in(args.embed);
     copy.proj = call.in(args.proj);
