@@ -5,6 +5,7 @@
 //  - allocations, frees and waits by a thread that records;
 //  - copies from or to memory that is not there any more, and of sizes beyond it; memory that is freed is overwritten;
 //  - the host's touch of the device's memory, which is there only while something on a stream runs;
+//  - with DEEPINFER_EMULATED_GUARDS set, a kernel's step over the end of an allocation by 16 bytes or more (slow with many);
 //  - grids and blocks beyond the limits, empty ones, shared memory that was not asked for;
 //  - streams that are recorded and not joined, graphs that are destroyed while they run.
 
@@ -78,6 +79,7 @@ struct Runtime {
   uint8_t* device = nullptr;
   size_t device_end = 0;
   size_t device_bytes = 0;
+  const bool guards = std::getenv("DEEPINFER_EMULATED_GUARDS") != nullptr;
   int running = 0;  // operations, one in the other; the device's memory is there
   std::vector<Stream*> streams;
   std::map<const void*, size_t> shared;  // that kernels may ask for
@@ -123,6 +125,14 @@ class Running {
  private:
   static void protect(int how) {
     Runtime& r = runtime();
+    if (r.guards) {
+      for (const auto& [at, memory] : r.memory) {
+        const uintptr_t begin = at / kPage * kPage;
+        if (!memory.pinned && ::mprotect(reinterpret_cast<void*>(begin), at + memory.bytes - begin, how) != 0)
+          refuse("mprotect", std::strerror(errno));
+      }
+      return;
+    }
     if (r.device_end > 0 && ::mprotect(r.device, r.device_end, how) != 0) refuse("mprotect", std::strerror(errno));
   }
 };
@@ -207,9 +217,11 @@ cudaError_t allocate(void** data, size_t bytes, bool pinned, const char* call) {
       if (all == MAP_FAILED) refuse(call, "no addresses for the device's memory");
       r.device = static_cast<uint8_t*>(all);
     }
-    at = r.device + r.device_end;
-    r.device_end += (bytes + kPage - 1) / kPage * kPage + kPage;
+    const size_t pages = (bytes + kPage - 1) / kPage * kPage;
+    at = r.device + r.device_end + (r.guards ? (pages - bytes) / 16 * 16 : 0);
+    r.device_end += pages + kPage;
     if (r.device_end > kDevicePlaces) refuse(call, "no addresses left");
+    r.memory[reinterpret_cast<uintptr_t>(at)] = {bytes, false};
     const Running running;
     std::memset(at, 0xa5, std::min<size_t>(bytes, 1 << 20));
   }
@@ -227,15 +239,16 @@ cudaError_t release(void* data, bool pinned, const char* call) {
   if (it == r.memory.end() || it->second.pinned != pinned) refuse(call, "not what was allocated");
   advance_all();
   const size_t bytes = it->second.bytes;
-  r.memory.erase(it);
   if (!pinned) r.device_bytes -= bytes;
   if (pinned) {
     ::munmap(data, std::max<size_t>(bytes, 1));
   } else {
     const Running running;
-    ::madvise(data, (bytes + kPage - 1) / kPage * kPage, MADV_DONTNEED);
-    std::memset(data, 0xdd, std::min<size_t>(bytes, 64 << 10));
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+    if (bytes > size_t{1} << 20) ::madvise(reinterpret_cast<void*>(begin), bytes / kPage * kPage - kPage, MADV_DONTNEED);
+    std::memset(data, 0xdd, std::min<size_t>(bytes, 1 << 20));
   }
+  r.memory.erase(it);
   return cudaSuccess;
 }
 
