@@ -207,13 +207,14 @@ class Model {
   /// From the output of the attention on; its expansion coefficients are in place.
   void mix_streams(Step& step, const HyperMixWeights& w);
   void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
+  void tap_streams(Step& step, int64_t layer);
+  // engram.cc
   void run_engram(Step& step, int64_t layer);
   int64_t engram_slots() const { return static_cast<int64_t>(config_.engram_layer_ids.size()); }
   bool gathers_ahead(const Step& step) const;
   void gather_ahead(Step& step);
   void gather_engram(const Step& step, const StepInputs& in, int64_t layer);
   bf16* engram_inputs(const Step& step, int64_t layer) const;
-  void tap_streams(Step& step, int64_t layer);
   // padding.cc
   bool can_replay(const StepBatch& batch, const StepObserver* observer) const;
   /// Whether calls that go over so many rows, and neither wait nor read back, are worth recording.
