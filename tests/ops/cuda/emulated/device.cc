@@ -234,18 +234,19 @@ void with_warp(void* argument, FunctionRef<void(void* const*)> once) {
 }
 
 void multiply(float* const (&sums)[32], const uint32_t (&a)[32][4], int n, FunctionRef<float(int, int)> b, bool add) {
-  double rows[16][16];
+  double rows[16][16];  // [column][row]: rows are summed side by side, each of them in the order of the columns
   for (int l = 0; l < kWarp; ++l) {
-    for (int i = 0; i < 8; ++i) rows[l / 4 + i / 2 % 2 * 8][l % 4 * 2 + i % 2 + i / 4 * 8] = half_of(a[l][i / 2], i % 2);
+    for (int i = 0; i < 8; ++i) rows[l % 4 * 2 + i % 2 + i / 4 * 8][l / 4 + i / 2 % 2 * 8] = half_of(a[l][i / 2], i % 2);
   }
   for (int j = 0; j < n; ++j) {
-    double column[16];
-    for (int k = 0; k < 16; ++k) column[k] = b(k, j);
+    double sum[16] = {};
+    for (int k = 0; k < 16; ++k) {
+      const double column = b(k, j);
+      for (int row = 0; row < 16; ++row) sum[row] += rows[k][row] * column;
+    }
     for (int row = 0; row < 16; ++row) {
-      double sum = 0;
-      for (int k = 0; k < 16; ++k) sum += rows[row][k] * column[k];
       float& at = sums[row % 8 * 4 + j % 8 / 2][j / 8 * 4 + row / 8 * 2 + j % 2];
-      at = static_cast<float>((add ? static_cast<double>(at) : 0.0) + sum);
+      at = static_cast<float>((add ? static_cast<double>(at) : 0.0) + sum[row]);
     }
   }
 }
