@@ -6,7 +6,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "ops/cuda/cuda_device.h"
 #include "ops/cuda/cuda_graph.h"
+#include "testing/guarded_backend.h"
 #include "testing/named_backend.h"
 #include "testing/random.h"
 #include "testing/random_model.h"
@@ -23,6 +25,7 @@ class Batch {
   Batch(Model& model, int64_t sequences) : model_(model) {
     for (int64_t i = 0; i < sequences; ++i) states_.push_back(model.new_sequence());
   }
+  Batch(Model& model, std::vector<std::unique_ptr<SequenceState>> states) : model_(model), states_(std::move(states)) {}
   /// New tokens of each sequence; logits of all rows, or of each last one.
   std::vector<float> step(const std::vector<std::vector<int32_t>>& tokens, bool all) {
     std::vector<int32_t> ids, rows;
@@ -177,6 +180,43 @@ TEST_P(Replayed, DraftsHaveTheBitsOfPlainRounds) {
   if (std::string(GetParam()).starts_with("guarded")) return;
   const CudaReplays replays = cuda_replays(*recorded.backend);
   EXPECT_GT(replays.replayed, replays.plain + replays.recorded);
+}
+
+// Where room was made for the largest, no round asks for more.
+TEST_P(Replayed, RoundsOfDraftsFindTheirRoom) {
+  RandomModel subject = testing::make_random_model(GetParam(), 2);
+  Model& model = *subject.model;
+  DeviceMemory& memory = subject.backend->memory();
+  const int64_t block = model.config().dspark_block_size;
+  const int64_t count = 5;
+  std::vector<std::unique_ptr<SequenceState>> states;
+  for (int64_t i = 0; i < count; ++i) states.push_back(model.new_borrowing_sequence());
+  model.reserve(states, count * (1 + block), kPagePositions, count * (1 + block), block);
+  std::vector<uint8_t*> pages;
+  for (const auto& state : states) {
+    pages.push_back(static_cast<uint8_t*>(memory.allocate(model.page_layout().page_bytes)));
+    state->append_pages({&pages.back(), 1});
+  }
+  const auto allocations = [&] {
+    return std::string(GetParam()).starts_with("guarded") ? testing::guarded_allocations() : cuda_allocations();
+  };
+  const int64_t before = allocations();
+  {
+    Batch batch(model, std::move(states));
+    batch.step(std::vector<std::vector<int32_t>>(static_cast<size_t>(count), {3, 4}), false);
+    batch.keep(2, 2);
+    for (int round = 0; round < 4; ++round) {
+      for (int64_t length = 1; length <= block; ++length) {
+        const std::vector<int32_t> drafts = batch.draft(7, length);
+        std::vector<std::vector<int32_t>> rows;
+        for (int64_t i = 0; i < count; ++i) rows.emplace_back(drafts.begin() + i * length, drafts.begin() + (i + 1) * length);
+        batch.step(rows, true);
+        batch.keep(length, 1 + length / 2);
+      }
+    }
+    EXPECT_EQ(allocations(), before);
+  }
+  for (uint8_t* page : pages) memory.free(page);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Replayed, ::testing::Values("guarded", "guarded_ahead", "cuda", "cuda_features"),
