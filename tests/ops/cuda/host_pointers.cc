@@ -329,15 +329,15 @@ class HostPointers final : public Backend {
       device_->rotated_attention(copy, device_q, {call.in(rotation.cos, values), call.in(rotation.sin, values), rotation.pairs});
     });
   }
-  // `q`: args.q if it is written, too.
-  void with_device_copies(const SparseAttentionArgs& args, bf16* q,
+  // `written`: args.q if it is written, too.
+  void with_device_copies(const SparseAttentionArgs& args, bf16* written,
                           FunctionRef<void(Call&, const SparseAttentionArgs&, bf16*)> call_with) {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     const auto rows = static_cast<int64_t>(args.queries.size());
     SparseAttentionArgs copy = args;
     const int64_t width = rows * args.heads * args.dim;
-    bf16* device_q = q != nullptr ? call.inout(q, width) : nullptr;
-    copy.q = q != nullptr ? device_q : call.in(args.q, width);
+    bf16* device_q = written != nullptr ? call.inout(written, width) : nullptr;
+    copy.q = written != nullptr ? device_q : call.in(args.q, width);
     copy.sinks = call.weight(args.sinks, args.heads);
     copy.out = call.out(args.out, rows * args.heads * args.dim);
     std::vector<AttentionQuery> queries(args.queries.begin(), args.queries.end());
