@@ -16,6 +16,7 @@ constexpr Feature kFeatures[] = {
     {"arranged", &CudaFeatures::arranged},
     {"wide-attention", &CudaFeatures::wide_attention},
     {"wide-index", &CudaFeatures::wide_index},
+    {"staged", &CudaFeatures::staged},
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 // sum in a third. The shared expert is one more expert with FP8 weights.
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/expert_math.cuh"
 #include "ops/cuda/expert_plan.h"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
@@ -12,13 +13,6 @@ namespace deepinfer::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-struct SharedExpert {
-  Fp8Weight w1, w2, w3;
-};
-
-__device__ WeightView device_view(const Fp8Weight& w) { return {w.values, w.scales, w.out, w.in}; }
-__device__ WeightView device_view(const Fp4Weight& w) { return {w.codes, w.scales, w.out, w.in}; }
 
 // Sums of the tile's pairs in `parts`.
 template <WeightFormat kRouted, int kTiles>
@@ -32,26 +26,13 @@ __device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight
   }
 }
 
-// What goes into the second product, for the lane's column of a group of 32: the warp holds the group.
-__device__ float hidden_value(float gate, float value, float limit, float weight) {
-  gate = round_to_bf16(gate);
-  value = round_to_bf16(value);
-  if (limit > 0) {
-    value = fminf(fmaxf(value, -limit), limit);
-    gate = fminf(gate, limit);
-  }
-  const float h = round_to_bf16(gate / (1.0f + expf(-gate)) * value * weight);
-  const float scale = e8m0_value(fp8_scale_bits(warp_max(fabsf(h))));
-  return e4m3_value(e4m3_bits(h / scale)) * scale;
-}
-
 // Grid: panels of the inner dimension, tiles. The first half of the warps multiplies by w1, the second by w3.
 template <WeightFormat kRouted, int kTiles>
 __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
     hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                   const __grid_constant__ ExpertPlan plan) {
   let_next_begin();
-  extern __shared__ float parts[];
+  float* parts = dynamic_shared<float>();
   const int64_t inner = shared.w1.out;
   const int64_t columns = shared.w1.in;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
@@ -94,7 +75,7 @@ __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
     output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                   const __grid_constant__ ExpertPlan plan) {
   let_next_begin();
-  extern __shared__ float parts[];
+  float* parts = dynamic_shared<float>();
   const int64_t out = shared.w2.out;
   const int64_t columns = shared.w2.in;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
@@ -144,10 +125,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     hidden_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                        const __grid_constant__ ExpertPlan plan) {
   take_turn();
-  extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
-  WideShared& s = wide_shared(dynamic);
+  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t inner = shared.w1.out;
@@ -201,10 +181,9 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     output_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                        const __grid_constant__ ExpertPlan plan) {
   take_turn();
-  extern __shared__ uint4 dynamic[];
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
-  WideShared& s = wide_shared(dynamic);
+  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t out = shared.w2.out;
@@ -279,6 +258,7 @@ void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const Exp
 
 template <WeightFormat kRouted>
 void launch_products(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
+  if (plan.staged) return multiply_experts_staged(args, routed, plan, stream);
   if (plan.wide) return launch_wide<kRouted>(args, routed, plan, stream);
   if (plan.tile_inputs == 8) launch<kRouted, 1>(args, routed, plan, stream);
   if (plan.tile_inputs == 16) launch<kRouted, 2>(args, routed, plan, stream);

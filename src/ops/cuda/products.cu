@@ -2,6 +2,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/product_panels.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/tiled.cuh"
@@ -9,17 +10,6 @@
 
 namespace deepinfer::cuda {
 namespace {
-
-// The output that block `panel` of `panel_rows` weight rows belongs to; `panel` becomes its number there.
-__device__ int find_output(const ProductArgs& args, int panel_rows, int64_t& panel) {
-  int which = 0;
-  for (; which + 1 < args.output_count; ++which) {
-    const int64_t panels = (args.outputs[which].weight.out / args.groups + panel_rows - 1) / panel_rows;
-    if (panel < panels) break;
-    panel -= panels;
-  }
-  return which;
-}
 
 __device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
   if (args.fp32) {
@@ -33,7 +23,7 @@ __device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__ ProductArgs args) {
   let_next_begin();
-  extern __shared__ float parts[];
+  float* parts = dynamic_shared<float>();
   int64_t panel = blockIdx.x;
   const int which = find_output(args, kPanelRows, panel);
   const WeightView& w = args.outputs[which].weight;
@@ -69,7 +59,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
 template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_constant__ ProductArgs args) {
   take_turn();
-  extern __shared__ uint4 stages[];
+  uint4* stages = dynamic_shared<uint4>();
   int64_t block = blockIdx.y;
   const int which = find_output(args, kTiledWarps * kPanelRows, block);
   const WeightView& w = args.outputs[which].weight;
@@ -107,8 +97,7 @@ template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ WideGrid grid) {
   take_turn();
-  extern __shared__ uint4 dynamic[];
-  WideShared& s = wide_shared(dynamic);
+  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
   const int per_band = WideGrid::kBand * grid.panels;
   const int band = static_cast<int>(blockIdx.x) / per_band;
   const int in_band = static_cast<int>(blockIdx.x) % per_band;
@@ -307,28 +296,32 @@ void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder orde
 void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
   const int64_t in = args.outputs[0].weight.in;
+  const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
-  const bool wide = is_wide(args, grid);
-  const InputOrder order = wide ? InputOrder::kWideFp8 : InputOrder::kLanes;
+  const bool wide = !staged.pays && is_wide(args, grid);
+  const InputOrder order = staged.pays || wide ? InputOrder::kWideFp8 : InputOrder::kLanes;
   ProductArgs ordered = args;
   ordered.x = scratch;
   ordered.x_group = ordered_columns(order, in);
   ordered.x_stride = args.groups * ordered.x_group;
   quantize_rows(args.x, args.rows * args.groups, in, order, scratch, stream);
+  if (staged.pays) return multiply_fp8_staged(ordered, staged, true, stream);
   if (wide) return launch_wide<WeightFormat::kFp8, true>(ordered, grid, stream);
   multiply<WeightFormat::kFp8, true>(ordered, stream);
 }
 
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
+  const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
-  if (!is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
+  if (!staged.pays && !is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
   const int64_t in = args.outputs[0].weight.in;
   ProductArgs ordered = args;
   ordered.x = scratch;
   ordered.x_group = ordered_columns(InputOrder::kWideFp8, in);
   ordered.x_stride = args.groups * ordered.x_group;
   launch_order<false, InputOrder::kWideFp8>(args.x, args.rows * args.groups, in, scratch, stream);
+  if (staged.pays) return multiply_fp8_staged(ordered, staged, false, stream);
   launch_wide<WeightFormat::kFp8, false>(ordered, grid, stream);
 }
 

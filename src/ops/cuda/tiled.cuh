@@ -3,6 +3,7 @@
 // Products with many input rows: a block of kWarps panels shares 64 input rows, which go through shared memory 128 columns at a
 // time. The chains of mma, the segments and the order of their sums are those of segments.cuh, so a row's numbers are too.
 
+#include "ops/cuda/copies.cuh"
 #include "ops/cuda/segments.cuh"
 
 namespace deepinfer::cuda {
@@ -22,17 +23,6 @@ __host__ __device__ constexpr int row_slots(WeightFormat f) { return f == Weight
 template <WeightFormat kFormat>
 __device__ inline int slot_place(int slot) {
   return kFormat == WeightFormat::kBf16 ? slot : slot + slot / 8;
-}
-
-__device__ inline void copy_async(uint4* shared, const bf16* from) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const int bytes = from != nullptr ? 16 : 0;  // 0: zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ inline void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 /// Sums of the warp's panel for the block's inputs into `part` [64][kPartStride]. All threads of the block take part; warps
@@ -60,8 +50,8 @@ __device__ inline void multiply_tiled(const WeightView& w, int64_t first_row, in
     for (int i = 0; i < kCopies; ++i) {
       const int input = (thread + i * kTiledThreads) / (kStageColumns / 8);
       const bool inside = rows[i] != nullptr && column + slot * 8 < columns;
-      copy_async(stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot),
-                 inside ? rows[i] + column : nullptr);
+      copy_async(shared_address(stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot)),
+                 inside ? rows[i] + column : nullptr, inside);
     }
     commit_copies();
   };

@@ -41,7 +41,7 @@ __device__ inline void wide_begin(WideShared& s, const RowOf& row_of) {
       barrier_init(&s.full[i], kWarpgroup);
       barrier_init(&s.empty[i], kWideGroups * kWarpgroup / kWarp);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   if (threadIdx.x < kWideInputs) s.rows[threadIdx.x] = row_of(static_cast<int>(threadIdx.x));
   __syncthreads();
@@ -71,20 +71,18 @@ __device__ inline void wide_load(WideShared& s, int columns) {
     for (int i = 0; i < kInputs / 8; ++i) {
       const int input = first + i * 2;
       const bf16* row = s.rows[input];
-      const int bytes = row != nullptr ? 16 : 0;  // 0: zeros
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(tile + input * 128 + ((slot ^ input) % 8) * 16),
-                   "l"((row != nullptr ? row : s.rows[0]) + column + slot * 8), "r"(bytes)
-                   : "memory");
+      copy_async(tile + input * 128 + ((slot ^ input) % 8) * 16, (row != nullptr ? row : s.rows[0]) + column + slot * 8,
+                 row != nullptr);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
     if (turn > 0) {
-      asm volatile("cp.async.wait_group 1;" ::: "memory");
+      wait_copies<1>();
       show_shared_memory();
       barrier_arrive(&s.full[(turn - 1) % kWideStages]);
     }
     last = turn;
   }
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  wait_copies<0>();
   show_shared_memory();
   barrier_arrive(&s.full[last % kWideStages]);
 }
@@ -117,9 +115,9 @@ __device__ inline void wide_fold(WideShared& s, int group, bool folded, float (&
   wait_products<0>();
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
+    settle(c[m]);
 #pragma unroll
     for (int j = 0; j < kInputs / 8; ++j) {
-      asm volatile("" : "+f"(c[m][j][0]), "+f"(c[m][j][1]), "+f"(c[m][j][2]), "+f"(c[m][j][3])::"memory");
       float4& sum = s.sums[group][m * (kInputs / 8) + j][thread];
       float4 total = make_float4(c[m][j][0], c[m][j][1], c[m][j][2], c[m][j][3]);
       if (folded) {
@@ -243,9 +241,9 @@ __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& 
   wait_products<0>();
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
+    settle(c[m]);
 #pragma unroll
     for (int j = 0; j < kInputs / 8; ++j) {
-      asm volatile("" : "+f"(c[m][j][0]), "+f"(c[m][j][1]), "+f"(c[m][j][2]), "+f"(c[m][j][3])::"memory");
       if (!folded) continue;
       const float4 before = s.sums[group][m * (kInputs / 8) + j][thread];
       c[m][j][0] = before.x + c[m][j][0], c[m][j][1] = before.y + c[m][j][1];

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "base/scalar_types.h"
@@ -20,12 +21,19 @@ constexpr int kWarp = 32;
 constexpr uint32_t kSharedBase = 1024;  // of the window
 constexpr uint64_t kMostTurns = 50'000'000;
 
+struct Copy {
+  uint32_t to;
+  uint32_t bytes;
+  const void* from;
+};
 struct Fiber {
   ucontext_t context = {};
   ThreadPlace place;
   bool ended = false;
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
+  std::vector<Copy> asked;
+  std::deque<std::vector<Copy>> copies;
 };
 
 struct Gathering {
@@ -37,6 +45,7 @@ struct Gathering {
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Gathering> warps, barriers;
+  std::unordered_map<const void*, std::vector<std::vector<Copy>>> attached;  // by barrier
   ucontext_t outside = {};
   size_t current = 0;
   size_t running = 0;
@@ -147,6 +156,47 @@ uint32_t shared_address(const void* p) {
   if (offset > block->shared_bytes) fail("an address that is not in shared memory");
   return kSharedBase + static_cast<uint32_t>(offset);
 }
+namespace {
+uint8_t* copied_to(const Copy& copy) { return const_cast<uint8_t*>(shared_at(copy.to, copy.bytes)); }
+void do_copies(const std::vector<Copy>& copies) {
+  for (const Copy& c : copies) {
+    if (c.from == nullptr) {
+      std::memset(copied_to(c), 0, c.bytes);
+    } else {
+      std::memcpy(copied_to(c), c.from, c.bytes);
+    }
+  }
+}
+}  // namespace
+
+void copy_later(uint32_t to, const void* from, uint32_t bytes) {
+  if (to % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0)
+    fail("a copy at an address that is no multiple of its size");
+  const Copy copy{to, bytes, from};
+  std::memset(copied_to(copy), 0xff, bytes);
+  self().asked.push_back(copy);
+}
+void commit_copies() {
+  self().copies.push_back(std::move(self().asked));
+  self().asked.clear();
+}
+void finish_copies(uint64_t pending) {
+  for (auto& groups = self().copies; groups.size() > pending; groups.pop_front()) do_copies(groups.front());
+}
+void attach_copies(const void* barrier) {
+  block->attached[barrier].push_back(std::move(self().asked));
+  self().asked.clear();
+}
+void finish_attached(const void* barrier, FunctionRef<void()> arrive) {
+  const auto own = block->attached.find(barrier);
+  if (own == block->attached.end()) return;
+  for (const auto& copies : own->second) {
+    do_copies(copies);
+    arrive();
+  }
+  own->second.clear();
+}
+
 const uint8_t* shared_at(uint32_t address, uint32_t bytes) {
   if (address < kSharedBase || address - kSharedBase + bytes > block->shared_bytes) fail("a step over the end of shared memory");
   return block->shared + (address - kSharedBase);

@@ -5,7 +5,8 @@
 // memory is not a number before it is written.
 //
 // Products of warpgroups are computed when they are waited for, not when they are issued: operands that are overwritten too early
-// and results that are used too early show. Data races between threads do not: fibers change only where they wait.
+// and results that are used too early show. So are copies to shared memory. Data races between threads do not: fibers change only
+// where they wait.
 
 #include <cstdint>
 
@@ -38,6 +39,17 @@ void wait_until(FunctionRef<bool()> done);
 void block_barrier(int number, int threads);
 /// `once` with the arguments of all 32 lanes of the warp, when all are there.
 void with_warp(void* argument, FunctionRef<void(void* const*)> once);
+
+/// A copy of 4 or 16 bytes to shared memory, both at multiples of that; from nullptr: zeros. Until it is done the bytes are 0xff.
+void copy_later(uint32_t to, const void* from, uint32_t bytes);
+/// Copies of this thread since the last time become a group, which is done by finish_copies.
+void commit_copies();
+/// Does all groups but the last `pending`.
+void finish_copies(uint64_t pending);
+/// Copies of this thread since the last time are done by finish_attached of this barrier.
+void attach_copies(const void* barrier);
+/// Does what is attached to a barrier; `arrive` for every time that copies were attached.
+void finish_attached(const void* barrier, FunctionRef<void()> arrive);
 
 /// sums [16 rows, n] (+)= a [16, 16] b [16, n], one rounding a sum, where mma.m16n8k16 has them: lanes' sums [n / 8][4], lanes'
 /// a. b(k, j): column j.

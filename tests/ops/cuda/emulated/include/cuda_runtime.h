@@ -45,6 +45,10 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
+struct float4 {
+  float x, y, z, w;
+};
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 struct dim3 {
@@ -90,6 +94,16 @@ T __shfl_xor_sync(uint32_t /*mask*/, T v, int other) {
   } own{v, v};
   deepinfer::emulated::with_warp(&own, [&](void* const* lanes) {
     for (int l = 0; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = static_cast<Lane*>(lanes[l ^ other])->given;
+  });
+  return own.got;
+}
+template <typename T>
+T __shfl_up_sync(uint32_t /*mask*/, T v, int other) {
+  struct Lane {
+    T given, got;
+  } own{v, v};
+  deepinfer::emulated::with_warp(&own, [&](void* const* lanes) {
+    for (int l = other; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = static_cast<Lane*>(lanes[l - other])->given;
   });
   return own.got;
 }

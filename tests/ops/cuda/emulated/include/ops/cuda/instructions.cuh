@@ -13,7 +13,17 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulated::shared_memory());
 }
 
+inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
+
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+
+inline uint4 load_shared(uint32_t address) {
+  if (address % 16 != 0) std::abort();
+  uint4 v;
+  std::memcpy(&v, emulated::shared_at(address, 16), 16);
+  return v;
+}
+inline uint32_t load_shared_byte(uint32_t address) { return *emulated::shared_at(address, 1); }
 
 inline float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
 inline uint32_t pair_of(float low, float high) { return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16; }

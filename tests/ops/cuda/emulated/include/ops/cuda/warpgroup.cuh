@@ -4,13 +4,12 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/copies.cuh"
 #include "ops/cuda/wide_layout.h"
 
 namespace deepinfer::cuda {
 
 inline constexpr int kWarpgroup = 128;
-
-inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
 /// Counts arrivals, and how often all were there.
 struct EmulatedBarrier {
@@ -24,7 +23,10 @@ inline void barrier_arrive(uint64_t* barrier) {
   if (++b.arrived == b.wanted) b.arrived = 0, ++b.turns;
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  emulated::wait_until([&] { return static_cast<uint32_t>(as_emulated(barrier).turns & 1) != (parity & 1); });
+  emulated::wait_until([&] {
+    emulated::finish_attached(barrier, [&] { barrier_arrive(barrier); });
+    return static_cast<uint32_t>(as_emulated(barrier).turns & 1) != (parity & 1);
+  });
 }
 inline void named_barrier(int id, int threads) { emulated::block_barrier(id, threads); }
 
