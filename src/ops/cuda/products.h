@@ -35,7 +35,8 @@ struct ProductArgs {
 struct StagedProduct {
   bool pays = false;   ///< there is work enough for them
   int inputs = 0;      ///< of a tile at most, one of staged_inputs
-  int row_blocks = 0;  ///< tiles of as equal sizes as steps of 8 allow
+  int row_blocks = 0;
+  int block_rows = 0;  ///< of all but the last block: as equal sizes as steps of 8 allow
   int panels = 0;      ///< of 256 weight rows of all outputs, in one group
 };
 StagedProduct staged_product(const ProductArgs& args);

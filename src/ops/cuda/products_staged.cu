@@ -41,9 +41,9 @@ struct ProductWork {
     const int in_band = in_part % (kBand * cut.panels);
     const int band_blocks = min(kBand, cut.row_blocks - band * kBand);
     int64_t panel = in_band / band_blocks;
-    const int64_t share = ((args.rows + cut.row_blocks - 1) / cut.row_blocks + 7) / 8 * 8;
-    item.input = static_cast<int64_t>(band * kBand + in_band % band_blocks) * share;
-    item.count = static_cast<int>(min(share, args.rows - item.input));  // of the last one too more than 0: see expert_plan.cu
+    item.input = static_cast<int64_t>(band * kBand + in_band % band_blocks) * cut.block_rows;
+    item.count = static_cast<int>(min(static_cast<int64_t>(cut.block_rows),
+                                      args.rows - item.input));  // of the last one too more than 0: see expert_plan.cu
     item.which = find_output(args, kStagedRows, panel);
     const WeightView& w = args.outputs[item.which].weight;
     const int64_t part_rows = w.out / args.groups;
@@ -112,6 +112,7 @@ StagedProduct staged_product(const ProductArgs& args) {
     cut.inputs = inputs;
     cut.row_blocks = static_cast<int>(blocks);
   }
+  cut.block_rows = static_cast<int>(((args.rows + cut.row_blocks - 1) / cut.row_blocks + 7) / 8 * 8);
   cut.pays = int64_t{cut.panels} * cut.row_blocks * args.groups >= kItems;
   return cut;
 }

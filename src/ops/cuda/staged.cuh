@@ -223,7 +223,7 @@ class Scales {
       const auto low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(rows.scales + line * groups)) % 4;
       at_[i] = static_cast<uint32_t>(slot) * kStagedScaleSlot;
       if (kFp8) {
-        low_[i] = low;
+        low_ |= low << 8 * i;
         at_[i] += static_cast<uint32_t>(lane % 4 / 2);
       } else {
         at_[i] += low + static_cast<uint32_t>(lane % 4);
@@ -233,14 +233,14 @@ class Scales {
   /// Of row i, in chunk `chunk`.
   __device__ uint32_t load(uint32_t stage, int i, int chunk) const {
     uint32_t at = stage + at_[i];
-    if (kFp8) at += (low_[i] + static_cast<uint32_t>(chunk) * 2) % 4;
+    if (kFp8) at += ((low_ >> 8 * i) + static_cast<uint32_t>(chunk) * 2) % 4;
     return load_shared_byte(at);
   }
 
  private:
   static constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
   uint32_t at_[kRows];
-  uint32_t low_[kFp8 ? kRows : 1];
+  uint32_t low_ = 0;
 };
 
 /// The A registers of one product: columns 4 half .. 4 half + 3 of the lane's eight of `pair`, of one row.
