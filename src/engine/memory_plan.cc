@@ -7,6 +7,9 @@
 namespace deepinfer {
 namespace {
 
+/// Grids have that many places in two of their directions, and rows go along them.
+constexpr int64_t kMostStepRows = 65535;
+
 double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); }
 
 }  // namespace
@@ -23,6 +26,13 @@ Result<MemoryPlan> plan_memory(LoadedModel& loaded, EngineOptions& options, int6
   MemoryPlan plan;
   DeviceMemory& memory = loaded.backend->memory();
   if (memory.is_host()) return plan;
+  const int64_t drafts = options.speculation == SpeculationMode::kOff ? 0 : options.num_speculative_tokens;
+  draft_rows = std::min(draft_rows, drafts * options.max_num_seqs);
+  if (options.max_num_batched_tokens + draft_rows > kMostStepRows) {
+    return Err(
+        Status::OutOfRange("max_num_batched_tokens is {}, a GPU takes at most {} rows a step, of which up to {} are drafts",
+                           options.max_num_batched_tokens, kMostStepRows, draft_rows));
+  }
   plan.total = memory.total_bytes();
   plan.usable = plan.total == INT64_MAX ? memory.free_bytes()
                                         : static_cast<int64_t>(static_cast<double>(plan.total) * options.gpu_memory_utilization);
@@ -42,8 +52,6 @@ Result<MemoryPlan> plan_memory(LoadedModel& loaded, EngineOptions& options, int6
   DI_RETURN_IF_ERROR(fits(fmt::format("{} sequences (max_num_seqs)", options.max_num_seqs).c_str(), plan.loaded, plan.sequences));
   while (static_cast<int64_t>(states.size()) < options.max_num_seqs) states.push_back(loaded.model->new_borrowing_sequence());
 
-  const int64_t drafts = options.speculation == SpeculationMode::kOff ? 0 : options.num_speculative_tokens;
-  draft_rows = std::min(draft_rows, drafts * options.max_num_seqs);
   const int64_t before = used();
   loaded.model->reserve(states, options.max_num_batched_tokens + draft_rows, options.max_model_len,
                         options.max_num_seqs + draft_rows + prompt_rows, drafts);

@@ -39,7 +39,7 @@ __device__ int exclusive_scan(int v, int* warps, int* total) {
 __global__ void __launch_bounds__(kThreads)
     plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
   take_turn();
-  int* cursor = dynamic_shared<int>();
+  auto* cursor = dynamic_shared_behind<int>();
   __shared__ int warps[kThreads / kWarp];
   const auto t = static_cast<int>(threadIdx.x);
   for (int e = t; e < expert_count; e += kThreads) cursor[e] = 0;

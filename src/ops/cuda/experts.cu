@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(256, kTiles == 1 ? 2 : 1)
     hidden_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                   const __grid_constant__ ExpertPlan plan) {
   let_next_begin();
-  float* parts = dynamic_shared<float>();
+  auto* parts = dynamic_shared<float>();
   const int64_t inner = shared.w1.out;
   const int64_t columns = shared.w1.in;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(160, kTiles == 1 ? 3 : 2)
     output_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                   const __grid_constant__ ExpertPlan plan) {
   let_next_begin();
-  float* parts = dynamic_shared<float>();
+  auto* parts = dynamic_shared<float>();
   const int64_t out = shared.w2.out;
   const int64_t columns = shared.w2.in;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kPanelRows;
@@ -125,9 +125,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     hidden_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
                        const __grid_constant__ ExpertPlan plan) {
   take_turn();
+  auto* dynamic = dynamic_shared<uint4>();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
-  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
+  WideShared& s = wide_shared(dynamic);
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t inner = shared.w1.out;
@@ -181,9 +182,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     output_wide_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
                        const __grid_constant__ ExpertPlan plan) {
   take_turn();
+  auto* dynamic = dynamic_shared<uint4>();
   const ExpertPlan::Tile tile = plan.tiles[blockIdx.y];
   if (tile.count == 0) return;
-  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
+  WideShared& s = wide_shared(dynamic);
   const bool is_shared = tile.expert == expert_count;
   const ExpertWeights* w = routed + (is_shared ? 0 : tile.expert);
   const int64_t out = shared.w2.out;

@@ -1,6 +1,7 @@
 // Several steps over the same rows in one kernel (Backend's operators that are made of others). A row's intermediate values are
 // rounded where the operators alone round them, and lie in shared memory instead.
 
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/row_math.cuh"
 #include "ops/cuda/row_ops.h"
@@ -13,7 +14,7 @@ template <int kStreams>
 __global__ void __launch_bounds__(kRowThreads)
     collapse_norm_kernel(const bf16* x, const float* pre, int streams, int hidden, const bf16* w, float eps, bf16* y) {
   take_turn();
-  extern __shared__ uint2 columns[];  // [hidden / 4]
+  auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
   __shared__ float scratch[kRowThreads / kWarp];
   const int n = kStreams > 0 ? kStreams : streams;
   const int64_t row = blockIdx.x;
@@ -59,7 +60,7 @@ __device__ void normalize_row(const bf16* x, const bf16* w, int dim, float eps, 
 // Grid: rows, the queries' latent and the window's key. The key is rotated and packed, too.
 __global__ void __launch_bounds__(kRowThreads) latents_kernel(const LatentArgs args) {
   take_turn();
-  extern __shared__ uint2 columns[];  // [dim / 4]
+  auto* columns = dynamic_shared_behind<uint2>();  // [dim / 4]
   const int64_t row = blockIdx.x;
   const bool is_key = blockIdx.y == 1;
   const auto dim = static_cast<int>(is_key ? args.kv_dim : args.q_dim);

@@ -26,8 +26,7 @@ constexpr size_t kMixShared = kWeightTiles * 16 * kWeightStride * sizeof(bf16);
 __global__ void __launch_bounds__(kMixThreads, 2)
     mix_slices(const float* fn, const bf16* x, int64_t rows, int width, int outputs, float* partial) {
   let_next_begin();
-  extern __shared__ uint4 shared[];
-  auto* weights = reinterpret_cast<bf16*>(shared);
+  auto* weights = dynamic_shared<bf16>();
   const int begin = static_cast<int>(blockIdx.x) * kSlice;
   const int first_output = static_cast<int>(blockIdx.z) * kOutputs;
   const auto thread = static_cast<int>(threadIdx.x);
@@ -143,7 +142,7 @@ __global__ void finish_mix(const HyperMixWeights w, const float* partial, int sl
   const int outputs = (2 + n) * n;
   const int64_t row = blockIdx.x;
   const int t = static_cast<int>(threadIdx.x);
-  extern __shared__ float parts[];  // [slices][outputs + 1]: all on their way at once
+  auto* parts = dynamic_shared_behind<float>();  // [slices][outputs + 1]: all on their way at once
   for (int i = t; i < slices * (outputs + 1); i += static_cast<int>(blockDim.x))
     parts[i] = partial[row * slices * (outputs + 1) + i];
   __syncthreads();

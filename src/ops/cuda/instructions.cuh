@@ -9,11 +9,38 @@
 
 namespace deepinfer::cuda {
 
-/// Shared memory that a launch asks for, at a multiple of 1024 bytes.
+/// Shared memory that a launch asks for, at a multiple of 1024 bytes: of kernels that declare none themselves.
 template <typename T>
 __device__ inline T* dynamic_shared() {
   extern __shared__ __align__(1024) uint8_t dynamic_bytes[];
   return reinterpret_cast<T*>(dynamic_bytes);
+}
+/// The same behind what the kernel declares, at a multiple of 16.
+template <typename T>
+__device__ inline T* dynamic_shared_behind() {
+  extern __shared__ __align__(16) uint8_t more_bytes[];
+  return reinterpret_cast<T*>(more_bytes);
+}
+
+/// Of a place in shared memory, as instructions want it.
+__device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+/// 16 bytes on their way to shared memory; `bytes` 0: zeros, and nothing is read.
+__device__ inline void copy_async(uint32_t shared, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+}
+/// The same of weights, whose neighbours are wanted next; `from` can be read in either case.
+__device__ inline void copy_weights_async(uint32_t shared, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
+}
+/// 4 bytes at multiples of 4.
+__device__ inline void copy_word_async(uint32_t shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 /// threadIdx.x, read anew: what is computed from it is not kept in registers from before.
@@ -53,14 +80,14 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
 
 /// Four blocks of 8 x 8, of which a lane gives the row of 16 bytes at p (lane / 8: the block).
 __device__ inline void load_matrices(uint32_t (&r)[4], const bf16* p) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  const uint32_t at = shared_address(p);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(at)
                : "memory");
 }
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(p));
+  const uint32_t at = shared_address(p);
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(at)

@@ -23,7 +23,7 @@ __device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
 __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__ ProductArgs args) {
   let_next_begin();
-  float* parts = dynamic_shared<float>();
+  auto* parts = dynamic_shared<float>();
   int64_t panel = blockIdx.x;
   const int which = find_output(args, kPanelRows, panel);
   const WeightView& w = args.outputs[which].weight;
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
 template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_constant__ ProductArgs args) {
   take_turn();
-  uint4* stages = dynamic_shared<uint4>();
+  auto* stages = dynamic_shared<uint4>();
   int64_t block = blockIdx.y;
   const int which = find_output(args, kTiledWarps * kPanelRows, block);
   const WeightView& w = args.outputs[which].weight;
@@ -97,7 +97,8 @@ template <WeightFormat kFormat, bool kInterleaved>
 __global__ void __launch_bounds__(kWideThreads, 1)
     wide_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ WideGrid grid) {
   take_turn();
-  WideShared& s = wide_shared(dynamic_shared<uint8_t>());
+  auto* dynamic = dynamic_shared<uint4>();
+  WideShared& s = wide_shared(dynamic);
   const int per_band = WideGrid::kBand * grid.panels;
   const int band = static_cast<int>(blockIdx.x) / per_band;
   const int in_band = static_cast<int>(blockIdx.x) % per_band;

@@ -127,7 +127,7 @@ __device__ inline void copy_weights(const Staged& s, int stage, const StagedRows
     const StagedRows& rows = half[i / (kStagedHalf / kRows)];
     const int row = min(thread() / 4 + i % (kStagedHalf / kRows) * kRows, rows.last);
     copy_weights_async(to + static_cast<uint32_t>(i) * kRows * kStagedRowBytes,
-                       there ? rows.values + static_cast<uint32_t>(row * row_bytes + byte) : rows.values, there);
+                       there ? rows.values + static_cast<uint32_t>(row * row_bytes + byte) : rows.values, there ? 16 : 0);
   }
   const uint32_t scales = s.scales(stage);
   const int groups = columns / kScaleGroup;
@@ -157,7 +157,7 @@ __device__ inline void copy_inputs(const Staged& s, int stage, const bf16* const
   const uint32_t to = s.inputs(stage) + swizzled_piece(static_cast<uint32_t>(first), static_cast<uint32_t>(slot));
 #pragma unroll 4
   for (int i = 0; first + i < count; i += kRows)
-    copy_async(to + static_cast<uint32_t>(i) * kSwizzledRow, rows[first + i] + column + slot * 8, true);
+    copy_async(to + static_cast<uint32_t>(i) * kSwizzledRow, rows[first + i] + column + slot * 8, 16);
 }
 
 struct Loader {
@@ -172,13 +172,13 @@ __device__ inline void load_item(const Staged& s, Loader& at, const StagedRows (
   for (int column = 0, chunk = 0; column < columns; column += kChunk, ++chunk) {
     barrier_wait(s.weights_empty(at.weights.stage), at.weights.parity);
     copy_weights<kFp8>(s, at.weights.stage, half, columns, chunk);
-    arrive_when_copied(s.weights_full(at.weights.stage));
+    barrier_arrive_copied(s.weights_full(at.weights.stage));
     at.weights.next(s.layout.weight_stages);
 #pragma unroll 1
     for (int part = 0; part < kChunk / kStagedColumns; ++part) {
       barrier_wait(s.inputs_empty(at.inputs.stage), at.inputs.parity);
       copy_inputs(s, at.inputs.stage, rows, count, column + part * kStagedColumns);
-      arrive_when_copied(s.inputs_full(at.inputs.stage));
+      barrier_arrive_copied(s.inputs_full(at.inputs.stage));
       at.inputs.next(s.layout.input_stages);
     }
   }

@@ -101,6 +101,7 @@ int64_t Staging::end_arguments() { return std::exchange(kept_, Kept{}).used; }
 void* Staging::upload_bytes(const void* data, int64_t bytes) {
   if (kept_.host != nullptr) {
     if (kept_.rehearsal && kept_.used + bytes > kept_.capacity) kept_.used = 0;
+    if (kept_.rehearsal && bytes > kept_.capacity) return kept_.device;  // goes in pieces when it comes
     const int64_t at = kept_.used;
     DI_CHECK(at + bytes <= kept_.capacity, "the arguments of a graph are more than {} bytes", kept_.capacity);
     if (bytes > 0) std::memcpy(kept_.host + at, data, static_cast<size_t>(bytes));
@@ -125,12 +126,21 @@ void Staging::copy_to(void* device, const void* host, int64_t bytes) {
 }
 
 TableCache::~TableCache() {
+  free_replaced();
   for (auto& [host, table] : tables_) cudaFree(table.device);
+}
+
+void TableCache::free_replaced() {
+  for (void* device : replaced_) cudaFree(device);
+  replaced_.clear();
 }
 
 void* TableCache::bytes(const void* host, int64_t size) {
   if (size == 0) return nullptr;
-  if (tables_.size() >= kMostTables && !tables_.contains(host)) {
+  // Operators that were described a moment ago run later, with the tables that they were given.
+  const bool others_wait = staging_->keeps_arguments();
+  if (!others_wait) free_replaced();
+  if (tables_.size() >= kMostTables && !others_wait && !tables_.contains(host)) {
     for (auto& [key, table] : tables_) DI_CUDA(cudaFree(table.device));
     tables_.clear();
   }
@@ -138,7 +148,8 @@ void* TableCache::bytes(const void* host, int64_t size) {
   const auto known = static_cast<int64_t>(table.content.size());
   if (known >= size && std::memcmp(table.content.data(), host, static_cast<size_t>(size)) == 0) return table.device;
   if (size > table.capacity) {
-    DI_CUDA(cudaFree(table.device));
+    if (table.device != nullptr) replaced_.push_back(table.device);
+    if (!others_wait) free_replaced();
     table.capacity = aligned(2 * size);
     table.device = allocate_device(table.capacity);
   }

@@ -61,6 +61,7 @@ class Staging {
   void keep_arguments(uint8_t* host, uint8_t* device, int64_t capacity, bool rehearsal = false);
   /// Bytes that were kept.
   int64_t end_arguments();
+  bool keeps_arguments() const { return kept_.host != nullptr; }
 
   /// Any size, in pieces; the source may change after the return.
   void copy_to(void* device, const void* host, int64_t bytes);
@@ -110,8 +111,11 @@ class TableCache {
   };
   void* bytes(const void* host, int64_t size);
 
+  void free_replaced();
+
   Staging* staging_;
   std::unordered_map<const void*, Table> tables_;
+  std::vector<void*> replaced_;  ///< too small now; calls that are kept may still name them
 };
 
 }  // namespace deepinfer::cuda

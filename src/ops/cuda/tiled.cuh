@@ -3,7 +3,6 @@
 // Products with many input rows: a block of kWarps panels shares 64 input rows, which go through shared memory 128 columns at a
 // time. The chains of mma, the segments and the order of their sums are those of segments.cuh, so a row's numbers are too.
 
-#include "ops/cuda/copies.cuh"
 #include "ops/cuda/segments.cuh"
 
 namespace deepinfer::cuda {
@@ -50,8 +49,8 @@ __device__ inline void multiply_tiled(const WeightView& w, int64_t first_row, in
     for (int i = 0; i < kCopies; ++i) {
       const int input = (thread + i * kTiledThreads) / (kStageColumns / 8);
       const bool inside = rows[i] != nullptr && column + slot * 8 < columns;
-      copy_async(shared_address(stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot)),
-                 inside ? rows[i] + column : nullptr, inside);
+      const uint4* to = stages + (stage * kTiledInputs + input) * kStride + slot_place<kFormat>(slot);
+      copy_async(shared_address(to), inside ? rows[i] + column : nullptr, inside ? 16 : 0);
     }
     commit_copies();
   };

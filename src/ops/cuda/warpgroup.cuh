@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/copies.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/wide_layout.h"
 
 namespace deepinfer::cuda {
@@ -21,6 +21,10 @@ __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
 __device__ inline void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// One arrival once all copies to shared memory are there that the thread has asked for.
+__device__ inline void barrier_arrive_copied(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
@@ -52,10 +56,11 @@ __device__ inline void wait_products() {
 }
 
 /// After the wait for its products: sums are used no earlier.
+__device__ inline void settle(float (&c)[4]) { asm volatile("" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])::"memory"); }
 template <int kSums>
 __device__ inline void settle(float (&c)[kSums][4]) {
 #pragma unroll
-  for (int j = 0; j < kSums; ++j) asm volatile("" : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])::"memory");
+  for (int j = 0; j < kSums; ++j) settle(c[j]);
 }
 
 /// Rows of 128 bytes, 16-byte pieces of which are exchanged within groups of eight rows (piece ^ row % 8), 16 columns each.
@@ -66,13 +71,6 @@ __device__ inline uint64_t swizzled_rows(uint32_t address) { return swizzled_mat
 template <int kInputs, bool kAcross = false>
 __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
 #define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
-  if constexpr (kInputs == 8) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, %10;\n}"
-        : DI_SUMS(0)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(inputs), "r"(static_cast<int>(add)), "n"(static_cast<int>(kAcross)));
-  }
   if constexpr (kInputs == 16) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"

@@ -71,8 +71,8 @@ __device__ inline void wide_load(WideShared& s, int columns) {
     for (int i = 0; i < kInputs / 8; ++i) {
       const int input = first + i * 2;
       const bf16* row = s.rows[input];
-      copy_async(tile + input * 128 + ((slot ^ input) % 8) * 16, (row != nullptr ? row : s.rows[0]) + column + slot * 8,
-                 row != nullptr);
+      const int bytes = row != nullptr ? 16 : 0;  // 0: zeros
+      copy_async(tile + input * 128 + ((slot ^ input) % 8) * 16, (row != nullptr ? row : s.rows[0]) + column + slot * 8, bytes);
     }
     commit_copies();
     if (turn > 0) {
@@ -115,9 +115,9 @@ __device__ inline void wide_fold(WideShared& s, int group, bool folded, float (&
   wait_products<0>();
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
-    settle(c[m]);
 #pragma unroll
     for (int j = 0; j < kInputs / 8; ++j) {
+      settle(c[m][j]);
       float4& sum = s.sums[group][m * (kInputs / 8) + j][thread];
       float4 total = make_float4(c[m][j][0], c[m][j][1], c[m][j][2], c[m][j][3]);
       if (folded) {
@@ -241,9 +241,9 @@ __device__ inline void wide_multiply(WideShared& s, const WeightPanel<kFormat>& 
   wait_products<0>();
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
-    settle(c[m]);
 #pragma unroll
     for (int j = 0; j < kInputs / 8; ++j) {
+      settle(c[m][j]);
       if (!folded) continue;
       const float4 before = s.sums[group][m * (kInputs / 8) + j][thread];
       c[m][j][0] = before.x + c[m][j][0], c[m][j][1] = before.y + c[m][j][1];

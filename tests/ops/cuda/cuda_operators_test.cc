@@ -159,6 +159,92 @@ TEST(CudaBackendMemory, CopiesRowsOfAnySizeAndAlignment) {
   memory.free(to);
 }
 
+// A table of pages that outgrows its copy on the device between two operators of a step: the first one still reads what it was
+// given.
+TEST(CudaTables, MayGrowAmongCallsThatAreReplayed) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  testing::Random random(3);
+  constexpr int64_t kHeads = 2, kDim = 64, kPages = 600;
+  constexpr int64_t kRow = kDim / 2 + kDim / kCacheScaleGroup, kWindowRow = kDim + kDim / kScaleGroup;
+  std::vector<uint8_t> rows(kPages * kRow), window(kWindowRow, 127);
+  for (int64_t i = 0; i < kPages; ++i) {
+    for (int64_t d = 0; d < kDim / 2; ++d) rows[static_cast<size_t>(i * kRow + d)] = static_cast<uint8_t>(random.bits());
+    for (int64_t d = kDim / 2; d < kRow; ++d) rows[static_cast<size_t>(i * kRow + d)] = float_to_e4m3(1.0f);
+  }
+  std::fill_n(window.begin(), kDim, uint8_t{0});
+  std::vector<void*> all;
+  const auto room = [&](int64_t bytes) { return all.emplace_back(memory.allocate(bytes)); };
+  auto* pages = static_cast<uint8_t*>(room(kPages * kRow));
+  auto* fresh = static_cast<uint8_t*>(room(kWindowRow));
+  auto* q = static_cast<bf16*>(room(kHeads * kDim * 2));
+  auto* sinks = static_cast<float*>(room(kHeads * 4));
+  auto* out = static_cast<bf16*>(room(2 * kHeads * kDim * 2));
+  auto* chosen = static_cast<int32_t*>(room(2 * 4));
+  memory.upload(pages, rows.data(), kPages * kRow);
+  memory.upload(fresh, window.data(), kWindowRow);
+  const std::vector<bf16> queries = testing::activations(random, kHeads, kDim);
+  memory.upload(q, queries.data(), kHeads * kDim * 2);
+  std::vector<uint8_t*> table;
+  for (int64_t i = 0; i < kPages; ++i) table.push_back(pages + i * kRow);
+  // Two operators, of which the second sees a page more.
+  const auto calls = [&](int64_t count) {
+    for (int64_t i = 0; i < 2; ++i) {
+      const AttentionQuery query{.window = {fresh, 4, fresh, 0, kWindowRow},
+                                 .window_first = 0,
+                                 .window_last = 0,
+                                 .compressed = {table.data(), 1, 0, kRow},
+                                 .compressed_rows = count + i,
+                                 .chosen = chosen + i,
+                                 .chosen_count = 1};
+      (*device)->sparse_attention(
+          {.q = q, .sinks = sinks, .out = out + i * kHeads * kDim, .queries = {&query, 1}, .heads = kHeads, .dim = kDim});
+    }
+  };
+  const auto result = [&] {
+    std::vector<bf16> host(2 * kHeads * kDim);
+    memory.download(host.data(), out, 2 * kHeads * kDim * 2);
+    return host;
+  };
+  for (const int64_t count : {1, 1, 1, 32, 33, 34, 96, 97, 288, 289, 500}) {
+    const std::vector<int32_t> last = {static_cast<int32_t>(count - 1), static_cast<int32_t>(count)};
+    memory.upload(chosen, last.data(), 8);
+    (*device)->replay([&] { calls(count); });
+    const std::vector<bf16> got = result();
+    calls(count);
+    EXPECT_TRUE(got == result()) << count << " pages";
+  }
+  EXPECT_EQ(cuda_replays(**device).recorded, 1);
+  EXPECT_EQ(cuda_replays(**device).replayed, 9);
+  for (void* data : all) memory.free(data);
+}
+
+// Room is made for steps that are never recorded: nothing of them has to fit where recorded arguments lie.
+TEST(CudaRehearsal, TakesArraysOfAnySize) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto device = make_cuda_backend(devices->front().index);
+  ASSERT_TRUE(device);
+  DeviceMemory& memory = (*device)->memory();
+  constexpr int64_t kBytes = 40 << 20;
+  const std::vector<uint8_t> host(kBytes, 3);
+  auto* to = static_cast<uint8_t*>(memory.allocate(kBytes));
+  (*device)->rehearse([&] {
+    memory.upload(to, host.data(), kBytes);
+    memory.copy(to, to + kBytes / 2, 1);
+  });
+  std::vector<uint8_t> got(kBytes, 1);
+  memory.download(got.data(), to, kBytes);
+  EXPECT_TRUE(std::all_of(got.begin(), got.end(), [](uint8_t byte) { return byte == 0; })) << "nothing ran";
+  memory.upload(to, host.data(), kBytes);
+  memory.download(got.data(), to, kBytes);
+  EXPECT_TRUE(got == host);
+  memory.free(to);
+}
+
 class CudaGraphReplay : public ::testing::TestWithParam<const char*> {};
 
 // A chain of operators that read what the one before wrote and write what it read, with coefficients computed beside them.

@@ -123,6 +123,31 @@ TEST(LaunchRules, EveryLaunchCopyAndFillGoesThroughOnePlace) {
   }
 }
 
+// What a launch asks for begins behind what a kernel declares: at no multiple of 1024 then.
+TEST(LaunchRules, SharedMemoryOfBothKindsIsNotOverlaid) {
+  int kernels = 0;
+  for (const auto& path : sources()) {
+    for (const Kernel& kernel : kernels_of(read(path))) {
+      const bool declares = kernel.body.find("__shared__") != std::string::npos;
+      const bool asks = kernel.body.find("dynamic_shared<") != std::string::npos;
+      kernels += declares || asks ? 1 : 0;
+      EXPECT_FALSE(declares && asks) << path.filename() << ", " << kernel.name << ": use dynamic_shared_behind";
+    }
+  }
+  EXPECT_GT(kernels, 15);
+}
+
+// Kernels are compiled for the host, too (tests/ops/cuda/emulated), which has other definitions of what is written in assembler.
+TEST(LaunchRules, InstructionsAndSharedMemoryHaveNames) {
+  for (const auto& path : sources()) {
+    if (path.filename() == "instructions.cuh" || path.filename() == "warpgroup.cuh" || path.filename() == "launch_order.cuh")
+      continue;
+    const std::string text = read(path);
+    for (const char* word : {"asm volatile", "asm(", "extern __shared__"})
+      EXPECT_EQ(text.find(word), std::string::npos) << path.filename() << " has " << word;
+  }
+}
+
 // What makes a stream wait for an event makes its next kernel follow more than one thing.
 TEST(LaunchRules, AStreamThatWaitsForAnEventOrdersItsNextKernelFully) {
   int waits = 0;

@@ -1,7 +1,6 @@
 #include "ops/cuda/emulated/device.h"
 
-#include <ucontext.h>
-
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,8 +9,11 @@
 #include <unordered_map>
 #include <vector>
 
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
 #include "base/scalar_types.h"
-#include "ops/cuda/cuda_check.h"
 
 namespace deepinfer {
 namespace emulated {
@@ -21,19 +23,63 @@ constexpr int kWarp = 32;
 constexpr uint32_t kSharedBase = 1024;  // of the window
 constexpr uint64_t kMostTurns = 50'000'000;
 
-struct Copy {
-  uint32_t to;
-  uint32_t bytes;
-  const void* from;
+void enter();
+
+// Where a fiber stands while others run. The library's contexts save the signal mask with two calls of the system, at every step
+// from thread to thread.
+#if defined(__x86_64__)
+extern "C" void deepinfer_emulated_switch(void** from, void* to);
+asm(R"(
+.text
+.globl deepinfer_emulated_switch
+deepinfer_emulated_switch:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov %rsi, %rsp
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  ret
+)");
+struct Context {
+  void* stack = nullptr;
+  void prepare(uint8_t* memory, size_t bytes) {
+    auto* top = reinterpret_cast<uint64_t*>(memory + bytes / 16 * 16);
+    *--top = 0;  // enter() never returns
+    *--top = reinterpret_cast<uint64_t>(&enter);
+    stack = top - 6;  // registers, whatever they are
+  }
+  void change_to(Context& other) { deepinfer_emulated_switch(&stack, other.stack); }
 };
-struct Fiber {
+#else
+struct Context {
   ucontext_t context = {};
+  void prepare(uint8_t* memory, size_t bytes) {
+    getcontext(&context);
+    context.uc_stack.ss_sp = memory;
+    context.uc_stack.ss_size = bytes;
+    makecontext(&context, enter, 0);
+  }
+  void change_to(Context& other) { swapcontext(&context, &other.context); }
+};
+#endif
+
+struct Fiber {
+  Context context;
   ThreadPlace place;
   bool ended = false;
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
-  std::vector<Copy> asked;
-  std::deque<std::vector<Copy>> copies;
+  std::vector<SharedCopy> open_copies;
+  std::deque<std::vector<SharedCopy>> copy_groups;
 };
 
 struct Gathering {
@@ -45,8 +91,8 @@ struct Gathering {
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Gathering> warps, barriers;
-  std::unordered_map<const void*, std::vector<std::vector<Copy>>> attached;  // by barrier
-  ucontext_t outside = {};
+  std::unordered_map<const void*, std::vector<std::vector<SharedCopy>>> attached;  // by barrier
+  Context outside;
   size_t current = 0;
   size_t running = 0;
   uint64_t turns_without_progress = 0;
@@ -65,32 +111,46 @@ Block* block = nullptr;  // the one that runs
 
 Fiber& self() { return *block->fibers[block->current]; }
 
-size_t next_fiber() {
+// Among `count` fibers from `first` on.
+size_t next_fiber(size_t first, size_t count) {
   size_t next = block->current;
-  do next = (next + 1) % block->fibers.size();
+  do next = first + (next + 1 - first) % count;
   while (block->fibers[next]->ended && next != block->current);
   return next;
 }
 
-void give_way() {
-  if (++block->turns_without_progress > kMostTurns) fail("waits for ever");
+void change_to(size_t next) {
   const size_t before = block->current;
-  const size_t next = next_fiber();
   if (next == before) fail("waits for threads that have ended");
   block->current = next;
-  swapcontext(&block->fibers[before]->context, &block->fibers[next]->context);
+  block->fibers[before]->context.change_to(block->fibers[next]->context);
+}
+void give_way() {
+  if (++block->turns_without_progress > kMostTurns) fail("waits for ever");
+  change_to(next_fiber(0, block->fibers.size()));
+}
+// To the others of the warp, who are to come to the same place.
+void give_way_in_warp() {
+  if (++block->turns_without_progress > kMostTurns) fail("waits for ever");
+  const size_t first = block->current / kWarp * kWarp;
+  change_to(next_fiber(first, std::min<size_t>(kWarp, block->fibers.size() - first)));
 }
 
 void enter() {
   (*block->body)();
   self().ended = true;
   block->turns_without_progress = 0;
-  if (--block->running == 0) setcontext(&block->outside);
-  block->current = next_fiber();
-  setcontext(&self().context);
+  Context& own = self().context;
+  if (--block->running == 0) {
+    own.change_to(block->outside);
+  } else {
+    block->current = next_fiber(0, block->fibers.size());
+    own.change_to(self().context);
+  }
+  std::abort();
 }
 
-void gather(Gathering& g, int count, FunctionRef<void()> once) {
+void gather(Gathering& g, int count, bool in_warp, FunctionRef<void()> once) {
   const uint64_t times = g.times;
   if (++g.arrived == count) {
     once();
@@ -99,7 +159,7 @@ void gather(Gathering& g, int count, FunctionRef<void()> once) {
     block->turns_without_progress = 0;
     return;
   }
-  while (g.times == times) give_way();
+  while (g.times == times) in_warp ? give_way_in_warp() : give_way();
 }
 
 float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
@@ -125,27 +185,28 @@ int lane() { return static_cast<int>(place().thread.x) % kWarp; }
 
 void run(const Place& grid, unsigned threads, uint64_t shared_bytes, FunctionRef<void()> body) {
   constexpr size_t kStackBytes = 128 << 10;
-  const auto stacks = std::make_unique_for_overwrite<uint8_t[]>(threads * kStackBytes);
+  // Kept from launch to launch; one launch runs at a time.
+  static auto& stacks = *new std::vector<std::unique_ptr<uint8_t[]>>;
+  while (stacks.size() < threads) stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
+  Block own;
+  for (unsigned t = 0; t < threads; ++t) own.fibers.push_back(std::make_unique<Fiber>());
+  own.body = &body;
+  own.shared_bytes = shared_bytes;
   for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
-    Block own;
     block = &own;
-    own.body = &body;
     own.memory.assign(shared_bytes + kSharedBase, 0xff);
     own.shared = own.memory.data() + (kSharedBase - reinterpret_cast<uintptr_t>(own.memory.data()) % kSharedBase) % kSharedBase;
-    own.shared_bytes = shared_bytes;
-    own.warps.resize((threads + kWarp - 1) / kWarp);
-    own.barriers.resize(16);
+    own.warps.assign((threads + kWarp - 1) / kWarp, {});
+    own.barriers.assign(16, {});
     own.running = threads;
+    own.current = 0;
     for (unsigned t = 0; t < threads; ++t) {
-      auto fiber = std::make_unique<Fiber>();
-      fiber->place = {{t, 0, 0}, {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y}, {threads, 1, 1}, grid};
-      getcontext(&fiber->context);
-      fiber->context.uc_stack.ss_sp = stacks.get() + t * kStackBytes;
-      fiber->context.uc_stack.ss_size = kStackBytes;
-      makecontext(&fiber->context, enter, 0);
-      own.fibers.push_back(std::move(fiber));
+      Fiber& fiber = *own.fibers[t];
+      fiber.ended = false;
+      fiber.place = {{t, 0, 0}, {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y}, {threads, 1, 1}, grid};
+      fiber.context.prepare(stacks[t].get(), kStackBytes);
     }
-    swapcontext(&own.outside, &own.fibers[0]->context);
+    own.outside.change_to(own.fibers[0]->context);
     block = nullptr;
   }
 }
@@ -156,47 +217,6 @@ uint32_t shared_address(const void* p) {
   if (offset > block->shared_bytes) fail("an address that is not in shared memory");
   return kSharedBase + static_cast<uint32_t>(offset);
 }
-namespace {
-uint8_t* copied_to(const Copy& copy) { return const_cast<uint8_t*>(shared_at(copy.to, copy.bytes)); }
-void do_copies(const std::vector<Copy>& copies) {
-  for (const Copy& c : copies) {
-    if (c.from == nullptr) {
-      std::memset(copied_to(c), 0, c.bytes);
-    } else {
-      std::memcpy(copied_to(c), c.from, c.bytes);
-    }
-  }
-}
-}  // namespace
-
-void copy_later(uint32_t to, const void* from, uint32_t bytes) {
-  if (to % bytes != 0 || reinterpret_cast<uintptr_t>(from) % bytes != 0)
-    fail("a copy at an address that is no multiple of its size");
-  const Copy copy{to, bytes, from};
-  std::memset(copied_to(copy), 0xff, bytes);
-  self().asked.push_back(copy);
-}
-void commit_copies() {
-  self().copies.push_back(std::move(self().asked));
-  self().asked.clear();
-}
-void finish_copies(uint64_t pending) {
-  for (auto& groups = self().copies; groups.size() > pending; groups.pop_front()) do_copies(groups.front());
-}
-void attach_copies(const void* barrier) {
-  block->attached[barrier].push_back(std::move(self().asked));
-  self().asked.clear();
-}
-void finish_attached(const void* barrier, FunctionRef<void()> arrive) {
-  const auto own = block->attached.find(barrier);
-  if (own == block->attached.end()) return;
-  for (const auto& copies : own->second) {
-    do_copies(copies);
-    arrive();
-  }
-  own->second.clear();
-}
-
 const uint8_t* shared_at(uint32_t address, uint32_t bytes) {
   if (address < kSharedBase || address - kSharedBase + bytes > block->shared_bytes) fail("a step over the end of shared memory");
   return block->shared + (address - kSharedBase);
@@ -207,29 +227,67 @@ void wait_until(FunctionRef<bool()> done) {
   block->turns_without_progress = 0;
 }
 void block_barrier(int number, int threads) {
-  gather(block->barriers[static_cast<size_t>(number)], threads, [] {});
+  gather(block->barriers[static_cast<size_t>(number)], threads, false, [] {});
 }
 void with_warp(void* argument, FunctionRef<void(void* const*)> once) {
   Gathering& warp = block->warps[block->current / kWarp];
   warp.arguments[lane()] = argument;
-  gather(warp, kWarp, [&] { once(warp.arguments); });
+  gather(warp, kWarp, true, [&] { once(warp.arguments); });
 }
 
 void multiply(float* const (&sums)[32], const uint32_t (&a)[32][4], int n, FunctionRef<float(int, int)> b, bool add) {
-  double rows[16][16];
+  double rows[16][16];  // [column][row]: rows are summed side by side, each of them in the order of the columns
   for (int l = 0; l < kWarp; ++l) {
-    for (int i = 0; i < 8; ++i) rows[l / 4 + i / 2 % 2 * 8][l % 4 * 2 + i % 2 + i / 4 * 8] = half_of(a[l][i / 2], i % 2);
+    for (int i = 0; i < 8; ++i) rows[l % 4 * 2 + i % 2 + i / 4 * 8][l / 4 + i / 2 % 2 * 8] = half_of(a[l][i / 2], i % 2);
   }
   for (int j = 0; j < n; ++j) {
-    double column[16];
-    for (int k = 0; k < 16; ++k) column[k] = b(k, j);
+    double sum[16] = {};
+    for (int k = 0; k < 16; ++k) {
+      const double column = b(k, j);
+      for (int row = 0; row < 16; ++row) sum[row] += rows[k][row] * column;
+    }
     for (int row = 0; row < 16; ++row) {
-      double sum = 0;
-      for (int k = 0; k < 16; ++k) sum += rows[row][k] * column[k];
       float& at = sums[row % 8 * 4 + j % 8 / 2][j / 8 * 4 + row / 8 * 2 + j % 2];
-      at = static_cast<float>((add ? static_cast<double>(at) : 0.0) + sum);
+      at = static_cast<float>((add ? static_cast<double>(at) : 0.0) + sum[row]);
     }
   }
+}
+
+namespace {
+void do_copies(const std::vector<SharedCopy>& copies) {
+  for (const SharedCopy& copy : copies) {
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+}
+}  // namespace
+
+void issue_copy(const SharedCopy& copy) {
+  std::memset(copy.to, 0xff, copy.bytes);
+  self().open_copies.push_back(copy);
+}
+void commit_copies() {
+  self().copy_groups.push_back(std::move(self().open_copies));
+  self().open_copies.clear();
+}
+void finish_copies(uint64_t pending) {
+  for (auto& groups = self().copy_groups; groups.size() > pending; groups.pop_front()) do_copies(groups.front());
+}
+void attach_copies(const void* barrier) {
+  block->attached[barrier].push_back(std::move(self().open_copies));
+  self().open_copies.clear();
+}
+void finish_attached(const void* barrier, FunctionRef<void()> arrive) {
+  const auto own = block->attached.find(barrier);
+  if (own == block->attached.end()) return;
+  for (const auto& copies : own->second) {
+    do_copies(copies);
+    arrive();
+  }
+  own->second.clear();
 }
 
 void issue(const Product& product) { self().open.push_back(product); }
@@ -262,11 +320,4 @@ void finish(uint64_t pending) {
 }
 
 }  // namespace emulated
-
-namespace cuda {
-void cuda_failed(const char* file, int line, const char* what, const char* reason) {
-  std::fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, reason);
-  std::abort();
-}
-}  // namespace cuda
 }  // namespace deepinfer

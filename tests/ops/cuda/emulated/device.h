@@ -5,8 +5,7 @@
 // memory is not a number before it is written.
 //
 // Products of warpgroups are computed when they are waited for, not when they are issued: operands that are overwritten too early
-// and results that are used too early show. So are copies to shared memory. Data races between threads do not: fibers change only
-// where they wait.
+// and results that are used too early show. Data races between threads do not: fibers change only where they wait.
 
 #include <cstdint>
 
@@ -40,17 +39,6 @@ void block_barrier(int number, int threads);
 /// `once` with the arguments of all 32 lanes of the warp, when all are there.
 void with_warp(void* argument, FunctionRef<void(void* const*)> once);
 
-/// A copy of 4 or 16 bytes to shared memory, both at multiples of that; from nullptr: zeros. Until it is done the bytes are 0xff.
-void copy_later(uint32_t to, const void* from, uint32_t bytes);
-/// Copies of this thread since the last time become a group, which is done by finish_copies.
-void commit_copies();
-/// Does all groups but the last `pending`.
-void finish_copies(uint64_t pending);
-/// Copies of this thread since the last time are done by finish_attached of this barrier.
-void attach_copies(const void* barrier);
-/// Does what is attached to a barrier; `arrive` for every time that copies were attached.
-void finish_attached(const void* barrier, FunctionRef<void()> arrive);
-
 /// sums [16 rows, n] (+)= a [16, 16] b [16, n], one rounding a sum, where mma.m16n8k16 has them: lanes' sums [n / 8][4], lanes'
 /// a. b(k, j): column j.
 void multiply(float* const (&sums)[32], const uint32_t (&a)[32][4], int n, FunctionRef<float(int, int)> b, bool add);
@@ -64,6 +52,21 @@ struct Product {
   int n = 0;
   bool across = false;
 };
+/// Bytes for shared memory, or zeros, that come when they are waited for; until then there are 0xff.
+struct SharedCopy {
+  uint8_t* to = nullptr;
+  const void* from = nullptr;  ///< nullptr: zeros
+  uint32_t bytes = 16;
+};
+void issue_copy(const SharedCopy& copy);
+void commit_copies();
+/// All groups but the last `pending`.
+void finish_copies(uint64_t pending);
+/// Copies of this thread that are in no group yet come with finish_attached of this barrier.
+void attach_copies(const void* barrier);
+/// Does what is attached to a barrier; `arrive` once for every time that copies were attached.
+void finish_attached(const void* barrier, FunctionRef<void()> arrive);
+
 void issue(const Product& product);
 void commit();
 /// Computes all groups but the last `pending`.

@@ -1,12 +1,15 @@
 #pragma once
 
-// What the kernels use of CUDA's language and runtime, on ops/cuda/emulated/device.h. Launches run at once.
+// What the backend uses of CUDA's language and runtime, on ops/cuda/emulated/device.h and runtime.h.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <tuple>
 #include <type_traits>
 
 #include "ops/cuda/emulated/device.h"
@@ -48,9 +51,9 @@ struct uint4 {
 struct float4 {
   float x, y, z, w;
 };
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct dim3 {
   dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
   unsigned x, y, z;
@@ -59,6 +62,7 @@ struct dim3 {
 inline float __uint_as_float(uint32_t u) { return std::bit_cast<float>(u); }
 inline uint32_t __float_as_uint(float f) { return std::bit_cast<uint32_t>(f); }
 inline int __popc(uint32_t v) { return std::popcount(v); }
+inline int __clz(int v) { return std::countl_zero(static_cast<uint32_t>(v)); }
 template <typename T>
 T __ldg(const T* p) {
   return *p;
@@ -70,13 +74,13 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   return r;
 }
 template <typename T>
-T atomicAdd(T* p, T v) {
+T atomicAdd(T* p, std::type_identity_t<T> v) {
   const T before = *p;
   *p += v;
   return before;
 }
 template <typename T>
-T atomicOr(T* p, T v) {
+T atomicOr(T* p, std::type_identity_t<T> v) {
   const T before = *p;
   *p |= v;
   return before;
@@ -87,25 +91,34 @@ inline void __syncthreads() { deepinfer::emulated::block_barrier(0, static_cast<
 inline void __syncwarp() {
   deepinfer::emulated::with_warp(nullptr, [](void* const*) {});
 }
-template <typename T>
-T __shfl_xor_sync(uint32_t /*mask*/, T v, int other) {
+namespace deepinfer::emulated {
+/// Every lane gets what the lane `from(lane)` gave.
+template <typename T, typename From>
+T shuffle(T v, const From& from) {
   struct Lane {
     T given, got;
-  } own{v, v};
-  deepinfer::emulated::with_warp(&own, [&](void* const* lanes) {
-    for (int l = 0; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = static_cast<Lane*>(lanes[l ^ other])->given;
+    int from;
+  } own{v, v, from(lane())};
+  with_warp(&own, [](void* const* lanes) {
+    for (int l = 0; l < 32; ++l) {
+      auto* to = static_cast<Lane*>(lanes[l]);
+      to->got = static_cast<Lane*>(lanes[to->from])->given;
+    }
   });
   return own.got;
 }
+}  // namespace deepinfer::emulated
 template <typename T>
-T __shfl_up_sync(uint32_t /*mask*/, T v, int other) {
-  struct Lane {
-    T given, got;
-  } own{v, v};
-  deepinfer::emulated::with_warp(&own, [&](void* const* lanes) {
-    for (int l = other; l < 32; ++l) static_cast<Lane*>(lanes[l])->got = static_cast<Lane*>(lanes[l - other])->given;
-  });
-  return own.got;
+T __shfl_xor_sync(uint32_t /*mask*/, T v, int other) {
+  return deepinfer::emulated::shuffle(v, [&](int l) { return l ^ other; });
+}
+template <typename T>
+T __shfl_sync(uint32_t /*mask*/, T v, int source) {
+  return deepinfer::emulated::shuffle(v, [&](int) { return source & 31; });
+}
+template <typename T>
+T __shfl_up_sync(uint32_t /*mask*/, T v, int step) {
+  return deepinfer::emulated::shuffle(v, [&](int l) { return l >= step ? l - step : l; });
 }
 inline uint32_t __ballot_sync(uint32_t /*mask*/, bool v) {
   struct Lane {
@@ -121,10 +134,34 @@ inline uint32_t __ballot_sync(uint32_t /*mask*/, bool v) {
 }
 inline bool __any_sync(uint32_t mask, bool v) { return __ballot_sync(mask, v) != 0; }
 
-using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess };
-enum cudaMemcpyKind { cudaMemcpyDefault };
+// The runtime: runtime.cc.
+#define CUDART_VERSION 13000
+namespace deepinfer::emulated {
+struct Stream;
+struct Event;
+struct Graph;
+struct Executable;
+}  // namespace deepinfer::emulated
+using cudaStream_t = deepinfer::emulated::Stream*;
+using cudaEvent_t = deepinfer::emulated::Event*;
+using cudaGraph_t = deepinfer::emulated::Graph*;
+using cudaGraphExec_t = deepinfer::emulated::Executable*;
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNotReady = 600 };
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaLaunchAttributeProgrammaticStreamSerialization };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostAllocPortable = 1 };
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  size_t totalGlobalMem;
+};
 struct cudaLaunchAttribute {
   int id;
   struct {
@@ -138,22 +175,52 @@ struct cudaLaunchConfig_t {
   cudaLaunchAttribute* attrs = nullptr;
   unsigned numAttrs = 0;
 };
-inline const char* cudaGetErrorString(cudaError_t) { return ""; }
+
+const char* cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaMalloc(void** data, size_t bytes);
+cudaError_t cudaFree(void* data);
+cudaError_t cudaMallocHost(void** data, size_t bytes);
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* data);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
+cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream);
+
+namespace deepinfer::emulated {
+void allow_shared_memory(const void* kernel, int bytes);
+void launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread);
+}  // namespace deepinfer::emulated
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, int, int) {
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t) {
-  std::memset(to, byte, bytes);
-  return cudaSuccess;
-}
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  std::memcpy(to, from, bytes);
+cudaError_t cudaFuncSetAttribute(Kernel kernel, int /*attribute*/, int value) {
+  deepinfer::emulated::allow_shared_memory(reinterpret_cast<const void*>(kernel), value);
   return cudaSuccess;
 }
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
-  deepinfer::emulated::run({config->gridDim.x, config->gridDim.y, config->gridDim.z}, config->blockDim.x,
-                           config->dynamicSmemBytes, [&] { kernel(arguments...); });
+  // Parameters are what they are at the launch.
+  auto values = std::make_shared<std::tuple<Parameters...>>(std::forward<Arguments>(arguments)...);
+  deepinfer::emulated::launch(*config, reinterpret_cast<const void*>(kernel), [kernel, values] { std::apply(kernel, *values); });
   return cudaSuccess;
 }

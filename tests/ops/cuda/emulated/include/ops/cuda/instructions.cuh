@@ -13,6 +13,29 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulated::shared_memory());
 }
 
+template <typename T>
+T* dynamic_shared_behind() {
+  return reinterpret_cast<T*>(emulated::shared_memory());
+}
+
+inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
+
+inline void copy_async(uint32_t shared, const void* from, int bytes) {
+  if (shared % 16 != 0 || (bytes != 0 && bytes != 16)) std::abort();
+  if (bytes != 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 16)), bytes == 0 ? nullptr : from, 16});
+}
+inline void copy_weights_async(uint32_t shared, const void* from, int bytes) { copy_async(shared, from, bytes); }
+inline void copy_word_async(uint32_t shared, const void* from) {
+  if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, 4});
+}
+inline void commit_copies() { emulated::commit_copies(); }
+template <int kPending>
+void wait_copies() {
+  emulated::finish_copies(kPending);
+}
+
 inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
 
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }

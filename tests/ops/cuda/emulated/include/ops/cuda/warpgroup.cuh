@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-#include "ops/cuda/copies.cuh"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/wide_layout.h"
 
 namespace deepinfer::cuda {
@@ -22,6 +22,7 @@ inline void barrier_arrive(uint64_t* barrier) {
   EmulatedBarrier& b = as_emulated(barrier);
   if (++b.arrived == b.wanted) b.arrived = 0, ++b.turns;
 }
+inline void barrier_arrive_copied(uint64_t* barrier) { emulated::attach_copies(barrier); }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   emulated::wait_until([&] {
     emulated::finish_attached(barrier, [&] { barrier_arrive(barrier); });
@@ -42,6 +43,7 @@ template <int kPending>
 void wait_products() {
   emulated::finish(kPending);
 }
+inline void settle(float (&)[4]) {}
 template <int kSums>
 void settle(float (&)[kSums][4]) {}
 
