@@ -350,7 +350,8 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   for (void* data : all) memory.free(data);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay, ::testing::Values("none", "overlap", "beside", "fused", "arranged", "all"),
+INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
+                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "all"),
                          [](const auto& param) { return std::string(param.param); });
 
 }  // namespace
