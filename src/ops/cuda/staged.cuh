@@ -6,7 +6,8 @@
 // and the order of their sums are those of segments.cuh, so a row's numbers are too.
 //
 // kTiles: tiles of 64 rows that a warpgroup multiplies by. One, in four warpgroups, for tiles of few inputs, where widening is
-// all that counts; two, in two warpgroups that have the registers for it, for many.
+// all that counts: a chunk's weights and inputs come and go together there. Two, in two warpgroups that have the registers for
+// it, for many.
 //
 // A kernel says what to do in a class `Work`:
 //   kFormat, kShared, kInterleaved   the format of weights; whether items may be FP8 instead; the order of their inputs
@@ -160,32 +161,43 @@ __device__ inline void copy_inputs(const Staged& s, int stage, const bf16* const
     copy_async(to + static_cast<uint32_t>(i) * kSwizzledRow, rows[first + i] + column + slot * 8, 16);
 }
 
+/// Joined: the inputs of a chunk come and go with its weights. Their first stage, of two.
+__device__ inline int joined_stage(int weights) { return weights * 2; }
+
 struct Loader {
   RingPlace weights{0, 1};  // nobody has to leave the stages of the first turn
   RingPlace inputs{0, 1};
 };
 
-template <bool kFp8>
+template <bool kFp8, bool kJoined>
 __device__ inline void load_item(const Staged& s, Loader& at, const StagedRows (&half)[2], const bf16* const* rows, int count,
                                  int columns) {
   constexpr int kChunk = kFp8 ? 64 : 128;
+  constexpr int kParts = kChunk / kStagedColumns;
   for (int column = 0, chunk = 0; column < columns; column += kChunk, ++chunk) {
     barrier_wait(s.weights_empty(at.weights.stage), at.weights.parity);
     copy_weights<kFp8>(s, at.weights.stage, half, columns, chunk);
+    if constexpr (kJoined) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        copy_inputs(s, joined_stage(at.weights.stage) + part, rows, count, column + part * kStagedColumns);
+    }
     barrier_arrive_copied(s.weights_full(at.weights.stage));
     at.weights.next(s.layout.weight_stages);
+    if constexpr (!kJoined) {
 #pragma unroll 1
-    for (int part = 0; part < kChunk / kStagedColumns; ++part) {
-      barrier_wait(s.inputs_empty(at.inputs.stage), at.inputs.parity);
-      copy_inputs(s, at.inputs.stage, rows, count, column + part * kStagedColumns);
-      barrier_arrive_copied(s.inputs_full(at.inputs.stage));
-      at.inputs.next(s.layout.input_stages);
+      for (int part = 0; part < kParts; ++part) {
+        barrier_wait(s.inputs_empty(at.inputs.stage), at.inputs.parity);
+        copy_inputs(s, at.inputs.stage, rows, count, column + part * kStagedColumns);
+        barrier_arrive_copied(s.inputs_full(at.inputs.stage));
+        at.inputs.next(s.layout.input_stages);
+      }
     }
   }
 }
 
 /// The warpgroup that loads.
-template <typename Work>
+template <bool kJoined, typename Work>
 __device__ inline void load_items(const Staged& s, const Work& work) {
   Loader at;
   typename Work::Item item;
@@ -198,9 +210,9 @@ __device__ inline void load_items(const Staged& s, const Work& work) {
     named_barrier(kLoader, kWarpgroup);
     const StagedRows half[2] = {work.half(item, 0), work.half(item, 1)};
     if (Work::kShared && item.fp8) {
-      load_item<true>(s, at, half, rows, count, item.columns);
+      load_item<true, kJoined>(s, at, half, rows, count, item.columns);
     } else {
-      load_item<Work::kFormat == WeightFormat::kFp8>(s, at, half, rows, count, item.columns);
+      load_item<Work::kFormat == WeightFormat::kFp8, kJoined>(s, at, half, rows, count, item.columns);
     }
   }
 }
@@ -274,7 +286,8 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
                                      int columns, float (&c)[kTiles][kInputs / 8][4]) {
   constexpr bool kFp4 = is_fp4(kFormat);
   constexpr int kChunk = chunk_columns(kFormat);
-  constexpr int kSteps = kChunk / 16;              // products of 16 columns
+  constexpr int kSteps = kChunk / 16;  // products of 16 columns
+  constexpr bool kJoined = kTiles == 1;
   constexpr int kBatch = kTiles > 1 ? 1 : 2;       // steps that are widened together
   constexpr int kSlotSteps = kStagedColumns / 16;  // of a stage of inputs
   static_assert(kSteps / kBatch % 2 == 0 && kSlotSteps % kBatch == 0);
@@ -300,7 +313,10 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
   float4* sums = s.sums(half) + thread % kWarpgroup;
   bool add = false;
   bool folded = false;
-  int held = -1;                     // a stage of inputs that products may still read
+  int held = -1;  // a stage of inputs that products may still read
+  const auto release = [&] {
+    if (lane == 0) barrier_arrive(kJoined ? s.weights_empty(held) : s.inputs_empty(held));
+  };
   uint32_t a[2][kBatch][kTiles][4];  // double: the units read one while the other is widened
 #pragma unroll 1
   for (int column = 0, chunk = 0; column < columns; column += kChunk, ++chunk) {
@@ -324,6 +340,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
       bytes |= byte[i] << 8 * i;
     }
     // Scales that may need two factors are rare.
+    uint32_t inputs = 0;  // low half of their descriptor
     const bool large = __any_sync(0xffffffffu, (bytes & 0x80808080u) != 0);
     if (large) {
 #pragma unroll
@@ -357,30 +374,32 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
       const bool slot_begins = batch * kBatch % kSlotSteps == 0;
       const bool slot_ends = (batch + 1) * kBatch % kSlotSteps == 0;
       if (slot_begins) {
-        barrier_wait(s.inputs_full(at.inputs.stage), at.inputs.parity);
-        show_shared_memory();  // copies are no work of the units that read them
+        if (!kJoined) barrier_wait(s.inputs_full(at.inputs.stage), at.inputs.parity);
+        if (!kJoined || batch == 0) show_shared_memory();  // copies are no work of the units that read them
+        const int from = kJoined ? joined_stage(stage) + batch * kBatch / kSlotSteps : at.inputs.stage;
+        inputs = static_cast<uint32_t>(swizzled_rows(s.inputs(from)));
       }
-      const uint32_t tile = s.inputs(at.inputs.stage);
       begin_products();
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
-        const uint64_t inputs = swizzled_rows(tile + static_cast<uint32_t>((batch * kBatch + b) % kSlotSteps) * 32);
+        const uint64_t step =
+            (swizzled_rows(0) >> 32 << 32) | (inputs + static_cast<uint32_t>((batch * kBatch + b) % kSlotSteps) * 2);
 #pragma unroll
-        for (int m = 0; m < kTiles; ++m) multiply_rows<kInputs>(c[m], now[b][m], inputs, add);
+        for (int m = 0; m < kTiles; ++m) multiply_rows<kInputs>(c[m], now[b][m], step, add);
         add = true;
       }
       commit_products();
       wait_products<1>();
-      if (batch == 0 && lane == 0) barrier_arrive(s.weights_empty(stage));
-      if (slot_begins) {
-        if (held >= 0 && lane == 0) barrier_arrive(s.inputs_empty(held));
-        held = at.inputs.stage;
+      if (!kJoined && batch == 0 && lane == 0) barrier_arrive(s.weights_empty(stage));
+      if (kJoined ? batch == 0 : slot_begins) {
+        if (held >= 0) release();
+        held = kJoined ? stage : at.inputs.stage;
       }
-      if (slot_ends) at.inputs.next(s.layout.input_stages);
+      if (!kJoined && slot_ends) at.inputs.next(s.layout.input_stages);
     }
     if ((column + kChunk) % kSegment == 0 && column + kChunk < columns) {
       wait_products<0>();
-      if (lane == 0) barrier_arrive(s.inputs_empty(held));
+      release();
       held = -1;
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) settle(c[m]);
@@ -403,7 +422,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
     }
   }
   wait_products<0>();
-  if (lane == 0) barrier_arrive(s.inputs_empty(held));
+  release();
 #pragma unroll
   for (int m = 0; m < kTiles; ++m) settle(c[m]);
   if (!folded) return;
@@ -501,7 +520,7 @@ __device__ inline void run_staged(const StagedLayout& layout, const Work& work) 
   __syncthreads();
   if (static_cast<int>(threadIdx.x) >= kStagedGroups<kTiles> * kWarpgroup) {
     give_registers<kStagedRegisters<kTiles>.load>();
-    staged::load_items(s, work);
+    staged::load_items<kTiles == 1>(s, work);
   } else {
     take_registers<kStagedRegisters<kTiles>.multiply>();
     staged::multiply_items<kTiles>(s, work);

@@ -71,7 +71,7 @@ constexpr StagedLayout staged_layout(int inputs) {
     if (own >= room) continue;
     const int left = static_cast<int>((room - own) / s.input_bytes);
     const int stages = left < 2 * weights ? left : 2 * weights;
-    if (stages < weights || stages < 4) continue;
+    if (stages < (inputs <= kMostFewInputs ? 2 * weights : weights) || stages < 4) continue;  // few: two of a chunk of weights
     s.weight_stages = weights;
     s.input_stages = stages;
     break;
