@@ -33,7 +33,7 @@ void set_touchable([[maybe_unused]] uint8_t* page, [[maybe_unused]] int64_t byte
 Result<std::unique_ptr<PagePool>> PagePool::Create(int64_t page_bytes, int64_t budget_bytes, Arena own) {
   if (page_bytes <= 0) return Err(Status::InvalidArgument("page_bytes: {}, must be at least 1", page_bytes));
   if (budget_bytes < page_bytes) {
-    return Err(Status::InvalidArgument("budget_bytes: {} hold no page of {} bytes", budget_bytes, page_bytes));
+    return Err(Status::InvalidArgument("{} bytes hold no page of {} bytes", budget_bytes, page_bytes));
   }
   // From here on 0 < page_bytes <= budget_bytes, and every product below stays within the budget.
   if (page_bytes > std::numeric_limits<int64_t>::max() - (kAlignment - 1)) {
@@ -43,25 +43,23 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(int64_t page_bytes, int64_t b
   const int64_t stride = (page_bytes + kAlignment - 1) / kAlignment * kAlignment;
   const int64_t count = budget_bytes / stride;
   if (count == 0) {
-    return Err(
-        Status::InvalidArgument("budget_bytes: {} hold no page of {} bytes, which takes {}", budget_bytes, page_bytes, stride));
+    return Err(Status::InvalidArgument("{} bytes hold no page of {} bytes, which takes {}", budget_bytes, page_bytes, stride));
   }
   if (count > kMaxPages) {
-    return Err(Status::OutOfRange("budget_bytes: {} make {} pages of {} bytes, the limit is {} pages", budget_bytes, count,
-                                  page_bytes, kMaxPages));
+    return Err(Status::OutOfRange("{} bytes make {} pages of {} bytes, the limit is {} pages", budget_bytes, count, page_bytes,
+                                  kMaxPages));
   }
   const auto bytes = static_cast<size_t>(count * stride);
   if (own.allocate) {
     auto* data = static_cast<uint8_t*>(own.allocate(count * stride));
     if (data == nullptr) {
-      return Err(
-          Status::ResourceExhausted("budget_bytes: {}, no memory for {} pages of {} bytes", budget_bytes, count, page_bytes));
+      return Err(Status::ResourceExhausted("{} bytes: no memory for {} pages of {} bytes", budget_bytes, count, page_bytes));
     }
     return std::unique_ptr<PagePool>(new PagePool(data, page_bytes, stride, count, std::move(own.free)));
   }
   void* arena = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (arena == MAP_FAILED) {
-    return Err(Status::ResourceExhausted("budget_bytes: {}, cannot map {} pages of {} bytes: {}", budget_bytes, count, page_bytes,
+    return Err(Status::ResourceExhausted("{} bytes: cannot map {} pages of {} bytes: {}", budget_bytes, count, page_bytes,
                                          std::strerror(errno)));
   }
   return std::unique_ptr<PagePool>(new PagePool(static_cast<uint8_t*>(arena), page_bytes, stride, count, {}));

@@ -442,14 +442,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   DI_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(loaded, resolved, logit_rows, logit_rows, states));
   if (resolved.kv_cache_memory == 0 && loaded.backend->memory().is_host()) resolved.kv_cache_memory = default_cache_memory();
   DI_ASSIGN_OR_RETURN(const double row_layer_seconds, measure_prefill(resolved, loaded));
-  DI_ASSIGN_OR_RETURN(
-      auto pool, PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend)));
+  auto pool = PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend));
+  if (!pool) return Err(pool.error().with_context("kv_cache_memory"));
   KvCacheOptions cache_options;
   cache_options.chat_ttl_seconds = resolved.cache_ttl_chat;
   cache_options.agent_ttl_seconds = resolved.cache_ttl_agent;
   cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
-  DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(std::move(pool), cache_options));
+  DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(*std::move(pool), cache_options));
   DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded, row_layer_seconds));
   if (tiers.has_value()) plan.pinned = tiers->pinned_bytes;
   IntervalsByClass earlier;

@@ -17,6 +17,11 @@ class ChatWriter final : public EventWriter {
     }
   }
 
+  void prompt_logprobs(std::span<const PositionLogprobs> positions) override {
+    if (c_.prompt_logprobs.has_value())
+      prompt_logprobs_ = vllm_prompt_logprobs(positions, *c_.prompt_logprobs, c_.tokenizer.get());
+  }
+
   void event(int64_t index, const OutputEvent& event, ServerEvents& out) override {
     Choice& choice = choices_[static_cast<size_t>(index)];
     switch (event.kind) {
@@ -96,6 +101,7 @@ class ChatWriter final : public EventWriter {
     Json body = head("chat.completion");
     body["choices"] = std::move(choices);
     body["usage"] = usage_;
+    if (c_.prompt_logprobs.has_value()) body["prompt_logprobs"] = prompt_logprobs_;
     return wire_json(body);
   }
 
@@ -149,6 +155,7 @@ class ChatWriter final : public EventWriter {
   WriterContext c_;
   std::vector<Choice> choices_;
   Json usage_ = nullptr;
+  Json prompt_logprobs_ = Json::array({nullptr});
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ class ChatParser {
     if (top.value_or(0) > 0 && !logprobs.value_or(false))
       return Fail(ApiError::Field("top_logprobs", "needs logprobs = true, got {}", *top));
     if (logprobs.value_or(false)) g.logprobs = top.value_or(0);
+    DI_API_RETURN_IF_ERROR(read_prompt_logprobs(in_, out_.stream, g));
     DI_API_ASSIGN(const std::optional<bool> parallel, in_.boolean("parallel_tool_calls"));
     out_.conversation.parallel_tool_calls = parallel.value_or(true);
     return {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "protocol/conversation_stream.h"
+#include "protocol/event_writer.h"
 #include "tokenizer/utf8.h"
 
 namespace deepinfer {
@@ -20,16 +21,19 @@ class CompletionStream final : public ResponseStream {
         n_(std::max<int64_t>(request.generation.n, 1)),
         echo_(request.echo),
         prompt_only_(request.generation.max_tokens == 0),
-        logprobs_(request.generation.logprobs.has_value()),
+        logprobs_(request.generation.logprobs),
+        asked_prompt_logprobs_(request.generation.prompt_logprobs),
         include_usage_(request.include_usage),
         prompt_ids_(std::move(prompt_ids)),
         prompt_logprobs_(request.prompts.size()),
         prompt_usage_(request.prompts.size()) {
     choices_.resize(request.prompts.size() * static_cast<size_t>(n_));
     open_ = static_cast<int64_t>(choices_.size());
-    for (const auto& prompt : request.prompts) {
-      const auto* text = std::get_if<std::string>(&prompt);
-      prompt_texts_.push_back(text != nullptr ? *text : decoded(std::get<std::vector<int32_t>>(prompt)));
+    const bool truncated = request.generation.truncate_prompt_tokens.has_value();
+    for (size_t i = 0; i < request.prompts.size(); ++i) {
+      const auto* text = truncated && i < prompt_ids_.size() ? nullptr : std::get_if<std::string>(&request.prompts[i]);
+      const auto* ids = std::get_if<std::vector<int32_t>>(&request.prompts[i]);
+      prompt_texts_.push_back(text != nullptr ? *text : decoded(i < prompt_ids_.size() ? prompt_ids_[i] : *ids));
       begins_unseen_.push_back(text != nullptr);
     }
   }
@@ -46,11 +50,13 @@ class CompletionStream final : public ResponseStream {
     Choice& choice = choices_[static_cast<size_t>(index)];
     if (!prompt_only_) completion_tokens_ += static_cast<int64_t>(output.tokens.size());
     std::string text;
-    Json logprobs = logprobs_ ? empty_logprobs() : Json(nullptr);
-    if (echo_ && !choice.started) echo_prompt(static_cast<size_t>(prompt), output, choice, text, logprobs);
+    Json logprobs = logprobs_.has_value() ? empty_logprobs() : Json(nullptr);
+    // The engine tells them once, before any other news of this prompt; every choice shows them.
+    if (!output.prompt_logprobs.empty()) prompt_logprobs_[static_cast<size_t>(prompt)] = output.prompt_logprobs;
+    if (echo_ && !choice.started) echo_prompt(static_cast<size_t>(prompt), choice, text, logprobs);
     choice.started = true;
     if (!prompt_only_) text += output.text;
-    if (logprobs_ && !prompt_only_) add_logprobs(output.tokens, output.logprobs, choice, logprobs);
+    if (logprobs_.has_value() && !prompt_only_) add_logprobs(output.tokens, output.logprobs, choice, logprobs);
     choice.text += text;
     Json finish = nullptr;
     if (output.finish.has_value()) {
@@ -92,8 +98,11 @@ class CompletionStream final : public ResponseStream {
     for (size_t i = 0; i < choices_.size(); ++i) {
       choices.push_back(Json{{"index", i},
                              {"text", choices_[i].text},
-                             {"logprobs", logprobs_ ? choices_[i].logprobs : Json(nullptr)},
+                             {"logprobs", logprobs_.has_value() ? choices_[i].logprobs : Json(nullptr)},
                              {"finish_reason", choices_[i].finish}});
+      if (!asked_prompt_logprobs_.has_value()) continue;
+      choices.back()["prompt_logprobs"] =
+          vllm_prompt_logprobs(prompt_logprobs_[i / static_cast<size_t>(n_)], *asked_prompt_logprobs_, tokenizer_.get());
     }
     body["choices"] = std::move(choices);
     body["usage"] = usage();
@@ -138,14 +147,12 @@ class CompletionStream final : public ResponseStream {
     return openai_usage(total, /*reasoning=*/false);
   }
 
-  void echo_prompt(size_t prompt, const Output& output, Choice& choice, std::string& text, Json& logprobs) {
+  void echo_prompt(size_t prompt, Choice& choice, std::string& text, Json& logprobs) {
     text = prompt_texts_[prompt];
-    if (!logprobs_ || prompt >= prompt_ids_.size()) return;
+    if (!logprobs_.has_value() || prompt >= prompt_ids_.size()) return;
     const std::vector<int32_t>& ids = prompt_ids_[prompt];
     if (ids.empty()) return;
-    // The engine tells them once, before any other news of this prompt; every choice shows them.
-    std::vector<PositionLogprobs>& known = prompt_logprobs_[prompt];
-    if (!output.prompt_logprobs.empty()) known = output.prompt_logprobs;
+    const std::vector<PositionLogprobs>& known = prompt_logprobs_[prompt];
     // Nothing comes before the first token that could predict it.
     add_one(ids[0], nullptr, choice, logprobs);
     if (begins_unseen_[prompt]) choice.offset = 0;
@@ -171,7 +178,9 @@ class CompletionStream final : public ResponseStream {
     if (position != nullptr) {
       top = Json::object();
       // The best come first, and keep their place should a later one have the same name.
-      for (const TokenLogprob& t : position->top) top.emplace(token_name(t.token), finite_logprob(t.logprob));
+      const size_t count = std::min(position->top.size(), static_cast<size_t>(*logprobs_));
+      for (const TokenLogprob& t : std::span(position->top).first(count))
+        top.emplace(token_name(t.token), finite_logprob(t.logprob));
     }
     for (Json* target : {&out, &choice.logprobs}) {
       (*target)["tokens"].push_back(text);
@@ -190,7 +199,8 @@ class CompletionStream final : public ResponseStream {
   int64_t n_;
   bool echo_;
   bool prompt_only_;  ///< what is generated is not shown
-  bool logprobs_;
+  std::optional<int64_t> logprobs_;
+  std::optional<int64_t> asked_prompt_logprobs_;
   bool include_usage_;
   std::vector<std::vector<int32_t>> prompt_ids_;
   std::vector<std::string> prompt_texts_;

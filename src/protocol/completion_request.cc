@@ -82,6 +82,9 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view body, con
   std::erase(out.stop, std::string());
   DI_API_RETURN_IF_ERROR(read_stream(in, out.stream, out.include_usage));
   DI_API_ASSIGN(g.logprobs, in.integer("logprobs", 0, kMaxLogprobs));
+  DI_API_RETURN_IF_ERROR(read_prompt_logprobs(in, out.stream, g));
+  DI_API_ASSIGN(const std::optional<bool> include_stop, in.boolean("include_stop_str_in_output"));
+  out.include_stop_string = include_stop.value_or(false);
   DI_API_ASSIGN(const std::optional<int64_t> best_of, in.integer("best_of", 1, kMaxChoices));
   if (best_of.value_or(g.n) != g.n) return Fail(ApiError::Field("best_of", "must equal n ({}), got {}", g.n, *best_of));
   DI_API_ASSIGN(const std::optional<std::string> suffix, in.string("suffix"));

@@ -52,6 +52,7 @@ ConversationStream::ConversationStream(const ConvertedRequest& request, Response
                         .thinking = request.conversation.thinking,
                         .include_usage = request.include_usage,
                         .logprobs = request.generation.logprobs.has_value(),
+                        .prompt_logprobs = request.generation.prompt_logprobs,
                         .choices = n,
                         .custom_tool_names = request.custom_tool_names,
                         .tokenizer = std::move(tokenizer)};
@@ -85,6 +86,7 @@ ServerEvents ConversationStream::push(const Output& output, int64_t now, int64_t
     return fail(*error);
   }
   tiers_ = output.usage.tiers;
+  if (!output.prompt_logprobs.empty()) writer_->prompt_logprobs(output.prompt_logprobs);
   ServerEvents out = ready(output.usage.prompt_tokens, output.usage.cached_tokens);
   ServerEvents more = feed(output.index, model_chunk(output), now);
   out.insert(out.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));

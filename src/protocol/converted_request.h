@@ -53,9 +53,13 @@ struct GenerationOptions {
   std::optional<int64_t> seed = {};
   std::vector<std::pair<int32_t, float>> logit_bias = {};
   int64_t n = 1;
-  std::optional<int64_t> logprobs = {};  ///< 0: of the chosen token; k: and of the k best
+  std::optional<int64_t> logprobs = {};         ///< 0: of the chosen token; k: and of the k best
+  std::optional<int64_t> prompt_logprobs = {};  ///< likewise, of the prompt's tokens; Chat and Completions, not in a stream
   int64_t min_tokens = 0;
   std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> bad_words = {};
+  std::vector<int32_t> allowed_token_ids = {};         ///< empty: all
+  std::optional<int64_t> truncate_prompt_tokens = {};  ///< what is kept of the prompt: its last tokens; -1: as many as fit
   bool ignore_eos = false;
   std::optional<int64_t> thinking_budget_tokens = {};
   std::optional<bool> disable_parallel_tool_use = {};
@@ -98,6 +102,7 @@ struct CompletionRequest {
   std::vector<std::variant<std::string, std::vector<int32_t>>> prompts = {};  ///< at least one; each becomes one engine request
   GenerationOptions generation;
   std::vector<std::string> stop = {};
+  bool include_stop_string = false;
   ResponseFormat response_format = {};
   bool echo = false;
   bool stream = false;

@@ -85,6 +85,22 @@ Json openai_logprobs(const std::vector<PositionLogprobs>& positions, const Token
   return out;
 }
 
+Json vllm_prompt_logprobs(std::span<const PositionLogprobs> positions, int64_t top, const Tokenizer* tokenizer) {
+  Json out = Json::array({nullptr});
+  for (const PositionLogprobs& position : positions) {
+    Json entry = Json::object();
+    const auto add = [&](const TokenLogprob& t) {
+      entry.emplace(
+          std::to_string(t.token),
+          Json{{"logprob", finite_logprob(t.logprob)}, {"rank", t.rank}, {"decoded_token", token_text(tokenizer, t.token)}});
+    };
+    add(position.chosen);
+    for (const TokenLogprob& t : std::span(position.top).first(std::min(position.top.size(), static_cast<size_t>(top)))) add(t);
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
 std::string_view openai_finish_reason(AnswerFinish finish) {
   switch (finish) {
     case AnswerFinish::kToolCalls:

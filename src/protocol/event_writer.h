@@ -3,6 +3,8 @@
 // What the streams of the APIs share: usage, log-probs, and the interface that ConversationStream drives.
 
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ class EventWriter {
  public:
   virtual ~EventWriter() = default;
   virtual void start(const ResponseUsage& usage, ServerEvents& out) = 0;
+  /// Of the prompt's tokens after the first, before the first choice ends.
+  virtual void prompt_logprobs(std::span<const PositionLogprobs>) {}
   /// An event of a choice, except its end.
   virtual void event(int64_t choice, const OutputEvent& event, ServerEvents& out) = 0;
   /// A choice has ended; `last`: and with it the response.
@@ -41,6 +45,7 @@ struct WriterContext {
   bool thinking = false;
   bool include_usage = false;
   bool logprobs = false;
+  std::optional<int64_t> prompt_logprobs = {};
   int64_t choices = 1;
   std::vector<std::string> custom_tool_names = {};
   std::shared_ptr<const Tokenizer> tokenizer = {};
@@ -59,6 +64,9 @@ void add_cache_usage(const ResponseUsage& usage, Json& out);
 void add_tiers(const TierUsage& of_prompt, TierUsage& sum);
 /// [{token, logprob, bytes, top_logprobs: [...]}, ...]
 Json openai_logprobs(const std::vector<PositionLogprobs>& positions, const Tokenizer* tokenizer);
+/// As vLLM tells them of a prompt: null for the first token, and for each after it {token id: {logprob, rank, decoded_token}} of
+/// the token itself and the `top` best.
+Json vllm_prompt_logprobs(std::span<const PositionLogprobs> positions, int64_t top, const Tokenizer* tokenizer);
 /// A token's text for people: broken bytes are U+FFFD.
 std::string token_text(const Tokenizer* tokenizer, int32_t id);
 /// A log-prob that JSON can carry.

@@ -42,8 +42,10 @@ ApiResult<Request> common(const GenerationOptions& g, std::vector<int32_t> promp
   s.min_tokens = g.min_tokens;
   s.stop_token_ids = g.stop_token_ids;
   s.logit_bias = g.logit_bias;
+  s.allowed_token_ids = g.allowed_token_ids;
   if (g.seed.has_value()) out.seed = static_cast<uint64_t>(*g.seed);
   out.logprobs = g.logprobs;
+  out.prompt_logprobs = g.prompt_logprobs;
   out.ignore_eos = g.ignore_eos;
   out.priority = g.priority;
   out.cache_salt = g.cache_salt;
@@ -149,6 +151,27 @@ std::string structured_output_field(const ConvertedRequest& request) {
   return format && (c.tool_choice != ToolChoice::kRequired || c.tools.empty()) ? c.response_format.field : "tools";
 }
 
+std::vector<std::vector<int32_t>> bad_word_ids(const Tokenizer& tokenizer, std::span<const std::string> words) {
+  std::vector<std::vector<int32_t>> out;
+  for (const std::string& word : words) {
+    const std::string text = word.substr(std::min(word.find_first_not_of(" \t\r\n"), word.size()));
+    std::vector<int32_t> alone = tokenizer.encode(text);
+    std::vector<int32_t> behind_space = tokenizer.encode(" " + text);
+    if (alone.empty()) continue;
+    out.push_back(std::move(alone));
+    out.push_back(std::move(behind_space));
+  }
+  return out;
+}
+
+void truncate_prompt(const GenerationOptions& generation, const GenerationPolicy& policy, std::vector<int32_t>& prompt) {
+  if (!generation.truncate_prompt_tokens.has_value()) return;
+  int64_t keep = *generation.truncate_prompt_tokens;
+  if (keep < 0) keep = std::max<int64_t>(policy.max_model_len - std::max<int64_t>(generation.max_tokens.value_or(1), 1), 1);
+  const auto size = static_cast<int64_t>(prompt.size());
+  if (size > keep) prompt.erase(prompt.begin(), prompt.end() - keep);
+}
+
 namespace {
 
 /// Refuses what cannot be enforced; JSON objects are asked for in the prompt, and that has to do then.
@@ -188,7 +211,9 @@ ApiResult<Request> to_engine_request(const CompletionRequest& request, std::vect
   if (request.generation.max_tokens == 0) out.max_tokens = 1;  // the least that the engine makes; the answer leaves it out
   if (policy.grammar) out.structured_output = make_structured_output(request);
   out.stop = request.stop;
-  if (request.echo && request.generation.logprobs.has_value()) out.prompt_logprobs = request.generation.logprobs;
+  out.include_stop_string = request.include_stop_string;
+  if (request.echo && request.generation.logprobs.has_value())
+    out.prompt_logprobs = std::max(*request.generation.logprobs, out.prompt_logprobs.value_or(0));
   return out;
 }
 

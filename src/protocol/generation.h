@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "deepinfer/request.h"
 #include "protocol/converted_request.h"
+#include "tokenizer/tokenizer.h"
 
 namespace deepinfer {
 
@@ -34,9 +36,15 @@ std::optional<StructuredOutput> make_structured_output(const CompletionRequest& 
 /// The field of the request that a fault of its form is told about.
 std::string structured_output_field(const ConvertedRequest& request);
 
-/// The engine's request for an encoded prompt. Text comes with its special tokens, for the output parser; stop strings are left
-/// to that parser. Errors: the prompt does not fit (the text of the hosted service), or a format that the server cannot
-/// enforce.
+/// The token ids of bad words, each at the begin of a text and behind a space. (vLLM leaves the second out if it has another
+/// number of tokens, and so misses words that are one token only behind a space.)
+std::vector<std::vector<int32_t>> bad_word_ids(const Tokenizer& tokenizer, std::span<const std::string> words);
+/// Drops the beginning of a prompt that is to be shorter (truncate_prompt_tokens).
+void truncate_prompt(const GenerationOptions& generation, const GenerationPolicy& policy, std::vector<int32_t>& prompt);
+
+/// The engine's request for an encoded prompt, truncated already. Text comes with its special tokens, for the output parser; stop
+/// strings are left to that parser. Errors: the prompt does not fit (the text of the hosted service), or a format that the server
+/// cannot enforce.
 ApiResult<Request> to_engine_request(const ConvertedRequest& request, std::vector<int32_t> prompt,
                                      const GenerationPolicy& policy);
 /// For one prompt of a Completions request; stop strings are the engine's.

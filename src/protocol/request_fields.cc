@@ -111,16 +111,36 @@ ApiResult<void> read_logit_bias(const ObjectInput& in, GenerationOptions& out) {
   return {};
 }
 
-ApiResult<void> read_stop_token_ids(const ObjectInput& in, GenerationOptions& out) {
-  DI_API_ASSIGN(const Json* ids, in.array("stop_token_ids", static_cast<int64_t>(kMaxStopTokenIds) - 1));
-  if (ids == nullptr) return {};
-  for (size_t i = 0; i < ids->size(); ++i) {
+ApiResult<std::vector<int32_t>> read_token_ids(const ObjectInput& in, const char* field, size_t limit) {
+  DI_API_ASSIGN(const Json* ids, in.array(field, static_cast<int64_t>(limit)));
+  std::vector<int32_t> out;
+  for (size_t i = 0; ids != nullptr && i < ids->size(); ++i) {
     const Json& id = (*ids)[i];
     if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX)
-      return Fail(wrong_type(fmt::format("{}[{}]", in.at("stop_token_ids"), i), "a token id", id));
-    out.stop_token_ids.push_back(id.get<int32_t>());
+      return Fail(wrong_type(fmt::format("{}[{}]", in.at(field), i), "a token id", id));
+    out.push_back(id.get<int32_t>());
+  }
+  return out;
+}
+
+ApiResult<void> read_bad_words(const ObjectInput& in, GenerationOptions& out) {
+  constexpr int64_t kMaxWords = kMaxBadWords / 2;  // each may come in two ways: bad_word_ids
+  DI_API_ASSIGN(const Json* words, in.array("bad_words", kMaxWords));
+  for (size_t i = 0; words != nullptr && i < words->size(); ++i) {
+    const Json& word = (*words)[i];
+    const std::string path = fmt::format("{}[{}]", in.at("bad_words"), i);
+    if (!word.is_string()) return Fail(wrong_type(path, "a string", word));
+    out.bad_words.push_back(word.get<std::string>());
+    if (out.bad_words.back().find_first_not_of(" \t\r\n") == std::string::npos)
+      return Fail(ApiError::Field(path, "must not be empty"));
   }
   return {};
+}
+
+ApiResult<void> read_truncation(const ObjectInput& in, GenerationOptions& out) {
+  DI_API_ASSIGN(out.truncate_prompt_tokens, in.integer("truncate_prompt_tokens", -1, kMaxTokensField));
+  if (out.truncate_prompt_tokens != 0) return {};
+  return Fail(ApiError::Field(in.at("truncate_prompt_tokens"), "expected -1 or at least 1, got 0"));
 }
 
 }  // namespace
@@ -131,7 +151,12 @@ ApiResult<void> read_extensions(const ObjectInput& in, GenerationOptions& out) {
   DI_API_ASSIGN(out.repetition_penalty, in.number("repetition_penalty", 1e-6, 100));
   DI_API_ASSIGN(const std::optional<int64_t> min_tokens, in.integer("min_tokens", 0, kMaxMinTokens));
   out.min_tokens = min_tokens.value_or(0);
-  DI_API_RETURN_IF_ERROR(read_stop_token_ids(in, out));
+  DI_API_ASSIGN(out.stop_token_ids, read_token_ids(in, "stop_token_ids", kMaxStopTokenIds - 1));
+  DI_API_ASSIGN(out.allowed_token_ids, read_token_ids(in, "allowed_token_ids", kMaxAllowedTokenIds));
+  if (out.allowed_token_ids.empty() && in.find("allowed_token_ids") != nullptr)
+    return Fail(ApiError::Field(in.at("allowed_token_ids"), "at least one token id is required"));
+  DI_API_RETURN_IF_ERROR(read_bad_words(in, out));
+  DI_API_RETURN_IF_ERROR(read_truncation(in, out));
   DI_API_ASSIGN(const std::optional<bool> ignore_eos, in.boolean("ignore_eos"));
   out.ignore_eos = ignore_eos.value_or(false);
   DI_API_RETURN_IF_ERROR(read_logit_bias(in, out));
@@ -147,6 +172,12 @@ ApiResult<void> read_extensions(const ObjectInput& in, GenerationOptions& out) {
   }
   DI_API_ASSIGN(out.deadline, in.number("deadline", 1e-3, 1e6));
   return {};
+}
+
+ApiResult<void> read_prompt_logprobs(const ObjectInput& in, bool stream, GenerationOptions& out) {
+  DI_API_ASSIGN(out.prompt_logprobs, in.integer("prompt_logprobs", 0, kMaxLogprobs));
+  if (!out.prompt_logprobs.has_value() || !stream) return {};
+  return Fail(ApiError::Field(in.at("prompt_logprobs"), "not available with stream = true, got {}", *out.prompt_logprobs));
 }
 
 ApiResult<void> read_stream(const ObjectInput& in, bool& stream, bool& include_usage) {

@@ -25,9 +25,11 @@ ApiResult<void> read_max_tokens(const ObjectInput& in, const char* field, Genera
 /// n, seed, penalties and stop of the two OpenAI formats that have them.
 ApiResult<void> read_openai_sampling(const ObjectInput& in, const ConversionOptions& options, GenerationOptions& out);
 ApiResult<std::vector<std::string>> read_openai_stop(const ObjectInput& in);
-/// Our extensions: top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, ignore_eos, logit_bias, priority, cache_salt,
-/// cache_class, deadline.
+/// Our extensions: top_k, min_p, repetition_penalty, min_tokens, stop_token_ids, allowed_token_ids, bad_words,
+/// truncate_prompt_tokens, ignore_eos, logit_bias, priority, cache_salt, cache_class, deadline.
 ApiResult<void> read_extensions(const ObjectInput& in, GenerationOptions& out);
+/// vLLM's prompt_logprobs, of the two formats that have it.
+ApiResult<void> read_prompt_logprobs(const ObjectInput& in, bool stream, GenerationOptions& out);
 /// stream and stream_options.include_usage.
 ApiResult<void> read_stream(const ObjectInput& in, bool& stream, bool& include_usage);
 

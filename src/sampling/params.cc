@@ -52,6 +52,12 @@ Status SamplingParams::validate(int64_t vocab_size) const {
     }
   }
   for (const int32_t id : allowed_token_ids) DI_RETURN_IF_ERROR(check_token("allowed_token_ids", id, vocab_size));
+  DI_RETURN_IF_ERROR(check_count("bad_words", bad_words.size(), kMaxBadWords));
+  for (const std::vector<int32_t>& word : bad_words) {
+    if (word.empty() || word.size() > kMaxBadWordTokens)
+      return Status::OutOfRange("bad_words has one of {} tokens, must be from 1 to {}", word.size(), kMaxBadWordTokens);
+    for (const int32_t id : word) DI_RETURN_IF_ERROR(check_token("bad_words", id, vocab_size));
+  }
   return Status::Ok();
 }
 

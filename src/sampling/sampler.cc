@@ -14,7 +14,8 @@ bool mask_allows(std::span<const uint32_t> mask, int32_t id) {
   return ((mask[static_cast<size_t>(id) / 32] >> (static_cast<uint32_t>(id) % 32)) & 1u) != 0;
 }
 
-void sort_unique(std::vector<int32_t>& ids) {
+template <typename T>
+void sort_unique(std::vector<T>& ids) {
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
@@ -48,7 +49,9 @@ Sampler::Sampler(SamplingParams params, int64_t vocab_size) : params_(std::move(
   sort_unique(params_.allowed_token_ids);
   // Room for the worst case now, so that drawing never allocates. Pages that are never touched cost no memory.
   const auto vocab = static_cast<size_t>(vocab_size);
-  saved_.reserve(std::max(params_.stop_token_ids.size(), params_.allowed_token_ids.size()));
+  sort_unique(params_.bad_words);
+  saved_.reserve(std::max({params_.stop_token_ids.size(), params_.allowed_token_ids.size(), params_.bad_words.size()}));
+  banned_.reserve(params_.bad_words.size());
   if (params_.top_k > 0 || params_.top_p < 1.0f) scratch_.reserve(vocab);
   if (counts_outputs()) output_counts_.reserve(vocab);
   if (params_.repetition_penalty != 1.0f) prompt_ids_.reserve(vocab);
@@ -59,7 +62,7 @@ bool Sampler::counts_outputs() const {
 }
 
 bool Sampler::draws_from_raw_logits() const {
-  return params_.allowed_token_ids.empty() && params_.logit_bias.empty() && !counts_outputs() &&
+  return params_.allowed_token_ids.empty() && params_.bad_words.empty() && params_.logit_bias.empty() && !counts_outputs() &&
          (params_.stop_token_ids.empty() || generated_ >= params_.min_tokens);
 }
 
@@ -73,6 +76,7 @@ void Sampler::add_prompt(std::span<const int32_t> ids) {
 void Sampler::add_output(int32_t id) {
   DI_CHECK(id >= 0 && id < vocab_size_, "token {} of a vocabulary of {}", id, vocab_size_);
   ++generated_;
+  if (!params_.bad_words.empty()) answer_.push_back(id);
   if (!counts_outputs()) return;
   const auto place = find_count(output_counts_, id);
   if (place != output_counts_.end() && place->first == id) {
@@ -85,6 +89,7 @@ void Sampler::add_output(int32_t id) {
 void Sampler::remove_output(int32_t id) {
   DI_CHECK(generated_ > 0, "no output to take back");
   --generated_;
+  if (!params_.bad_words.empty()) answer_.pop_back();
   if (!counts_outputs()) return;
   const auto place = find_count(output_counts_, id);
   DI_CHECK(place != output_counts_.end() && place->first == id, "token {} was not an output", id);
@@ -105,17 +110,32 @@ bool Sampler::allowed_meets(std::span<const uint32_t> mask) const {
   return mask.empty() || std::any_of(allowed.begin(), allowed.end(), [mask](int32_t id) { return mask_allows(mask, id); });
 }
 
+void Sampler::ban_words(std::span<float> logits) {
+  banned_.clear();
+  for (const std::vector<int32_t>& word : params_.bad_words) {
+    const size_t before = word.size() - 1;
+    if (before <= answer_.size() && std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(before)))
+      banned_.push_back(word.back());
+  }
+  sort_unique(banned_);
+  suppress(logits, banned_);
+}
+
 void Sampler::hold_stops(std::span<float> logits) {
-  const auto& stops = params_.stop_token_ids;
-  if (generated_ >= params_.min_tokens || stops.empty()) return;
+  if (generated_ < params_.min_tokens) suppress(logits, params_.stop_token_ids);
+}
+
+/// `ids` without repetition.
+void Sampler::suppress(std::span<float> logits, std::span<const int32_t> ids) {
+  if (ids.empty()) return;
   saved_.clear();
-  for (const int32_t id : stops) {
+  for (const int32_t id : ids) {
     saved_.push_back(logits[static_cast<size_t>(id)]);
     logits[static_cast<size_t>(id)] = kMinusInfinity;
   }
-  // Nothing left: a grammar that has come to its end allows stop tokens alone, and it wins over min_tokens.
+  // Nothing left: a grammar that has come to its end, say, allows stop tokens alone, and it wins over min_tokens.
   if (std::any_of(logits.begin(), logits.end(), [](float z) { return z > kMinusInfinity; })) return;
-  for (size_t i = 0; i < stops.size(); ++i) logits[static_cast<size_t>(stops[i])] = saved_[i];
+  for (size_t i = 0; i < ids.size(); ++i) logits[static_cast<size_t>(ids[i])] = saved_[i];
 }
 
 void Sampler::apply_penalties(std::span<float> logits) const {
@@ -153,8 +173,9 @@ int32_t Sampler::sample(std::span<float> logits, int64_t position, std::span<con
            vocab_size_);
 
   // The numbers are the steps of spec/sampling §2.2.
-  if (!mask.empty()) apply_mask(logits, mask);                                                // 2
-  apply_allowed(logits, mask);                                                                // 3
+  if (!mask.empty()) apply_mask(logits, mask);  // 2
+  apply_allowed(logits, mask);                  // 3
+  ban_words(logits);                            // not in the spec: before biases, which leave -inf as it is
   for (const auto& [id, bias] : params_.logit_bias) logits[static_cast<size_t>(id)] += bias;  // 4
   hold_stops(logits);                                                                         // 5
   apply_penalties(logits);                                                                    // 6

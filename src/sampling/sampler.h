@@ -22,7 +22,8 @@ TokenLogprob logprob_of(std::span<const float> logits, int32_t token);
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int64_t top);
 
 /// Draws tokens for one sequence. Holds scratch and the token counts that penalties need; results depend on the arguments alone.
-/// `sample`, `add_output` and `remove_output` never allocate. One thread at a time.
+/// `sample`, `add_output` and `remove_output` never allocate, except that an answer with bad_words is remembered. One thread at a
+/// time.
 class Sampler {
  public:
   /// `params` must have passed `validate(vocab_size)`.
@@ -50,7 +51,9 @@ class Sampler {
   bool counts_outputs() const;
   bool allowed_meets(std::span<const uint32_t> mask) const;
   void apply_allowed(std::span<float> logits, std::span<const uint32_t> mask);
+  void ban_words(std::span<float> logits);
   void hold_stops(std::span<float> logits);
+  void suppress(std::span<float> logits, std::span<const int32_t> ids);
   void apply_penalties(std::span<float> logits) const;
   int32_t fallback(std::span<const uint32_t> mask) const;
 
@@ -60,7 +63,9 @@ class Sampler {
   std::vector<std::pair<int32_t, int32_t>> output_counts_;  ///< sorted by id; used when a penalty is on
   std::vector<int32_t> prompt_ids_;                         ///< sorted, unique; used when the repetition penalty is on
   std::vector<std::pair<float, int32_t>> scratch_;          ///< candidates of the filters
-  std::vector<float> saved_;                                ///< logits set aside by apply_allowed and hold_stops
+  std::vector<float> saved_;                                ///< logits set aside by apply_allowed and suppress
+  std::vector<int32_t> answer_;                             ///< so far; used when there are bad words
+  std::vector<int32_t> banned_;                             ///< ids that would complete one
 };
 
 }  // namespace deepinfer

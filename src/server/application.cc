@@ -161,7 +161,11 @@ void Application::record(const HttpRequest& request, const Match& match, int sta
   metrics_.bytes_sent += bytes;
   // Probes, scrapers and dashboards come every few seconds.
   const bool quiet = match.route != nullptr && match.route->method == "GET" && status < 400;
-  const auto level = status >= 500 ? EventLog::Level::kError : quiet ? EventLog::Level::kDebug : EventLog::Level::kInfo;
+  // What is refused for now, as the server is full or shuts down, is no fault of it.
+  const auto level = status == 503   ? EventLog::Level::kWarning
+                     : status >= 500 ? EventLog::Level::kError
+                     : quiet         ? EventLog::Level::kDebug
+                                     : EventLog::Level::kInfo;
   if (!log_->enabled(level)) return;
   std::vector<EventLog::Field> fields = {{"id", request.id},  {"remote", request.remote}, {"method", request.method},
                                          {"route", route},    {"status", status},         {"bytes", bytes},

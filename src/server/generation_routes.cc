@@ -71,7 +71,9 @@ ApiResult<std::unique_ptr<Generation>> Application::start(Api api, const HttpReq
   if (auto error = check_model(api, request.model)) return Fail(*std::move(error));
   if (auto error = check_room()) return Fail(*std::move(error));
   DI_API_ASSIGN(std::vector<int32_t> prompt, encode(request));
+  truncate_prompt(request.generation, backend_.policy, prompt);
   DI_API_ASSIGN(Request engine_request, to_engine_request(request, std::move(prompt), backend_.policy));
+  engine_request.sampling.bad_words = bad_word_ids(*backend_.tokenizer, request.generation.bad_words);
 
   const std::string id = id_prefix(api) + random_hex(kIdBytes);
   const int64_t created = unix_seconds();
@@ -111,8 +113,10 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
   std::vector<Request> requests;
   for (const auto& prompt : request.prompts) {
     DI_API_ASSIGN(std::vector<int32_t> ids, encode_completion_prompt(*backend_.tokenizer, prompt));
+    truncate_prompt(request.generation, backend_.policy, ids);
     prompts.push_back(ids);
     DI_API_ASSIGN(Request one, to_engine_request(request, std::move(ids), backend_.policy));
+    one.sampling.bad_words = bad_word_ids(*backend_.tokenizer, request.generation.bad_words);
     requests.push_back(std::move(one));
   }
   const std::string id = id_prefix(Api::kCompletions) + random_hex(kIdBytes);

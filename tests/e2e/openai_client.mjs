@@ -1,6 +1,6 @@
 // The npm client `openai` against the built program: node openai_client.mjs PATH/TO/deepinfer
 import assert from 'node:assert/strict';
-import { client, dsml, finish, reply, serve, test, watchWarnings } from './server_process.mjs';
+import { client, dsml, finish, post, reply, serve, test, watchWarnings } from './server_process.mjs';
 
 const OpenAI = client('openai');
 const program = process.argv[2];
@@ -192,6 +192,28 @@ await test('nano: a story, streamed and whole, the same', async () => {
   const completion = await openai3.completions.create({ model: 'nano', prompt: 'The fox', max_tokens: 8, temperature: 0, logprobs: 2 });
   assert.equal(completion.usage.completion_tokens, 8);
 });
+await test('nano: only allowed tokens, the end of a prompt, and how likely it was', async () => {
+  const nano = new OpenAI({ apiKey: 'none', baseURL: `${real.url}/v1`, maxRetries: 0 });
+  const words = (await post(real.url, '/tokenize', { model: 'nano', prompt: 'The fox carried the lamp' })).body.tokens.slice(1);
+  const answer = await nano.completions.create({ model: 'nano', prompt: 'The fox carried the lamp', max_tokens: 12, logprobs: 0, ignore_eos: true, allowed_token_ids: words, prompt_logprobs: 1, truncate_prompt_tokens: 3 });
+  assert.equal(answer.usage.prompt_tokens, 3);
+  const pieces = 'The fox carried the lamp';
+  for (const token of answer.choices[0].logprobs.tokens) assert.ok(pieces.includes(token), token);
+  const known = answer.choices[0].prompt_logprobs;
+  assert.equal(known.length, 3);
+  for (const [i, id] of words.slice(-2).entries()) {
+    const { logprob, rank, decoded_token } = known[i + 1][id];
+    assert.ok(logprob < 0 && rank >= 1 && pieces.includes(decoded_token), JSON.stringify(known));
+    assert.ok(Object.values(known[i + 1]).some((t) => t.rank === 1));
+  }
+  const story = { model: 'nano', prompt: 'The fox', max_tokens: 30, temperature: 0, ignore_eos: true, logprobs: 0 };
+  const tokens = async (more) => (await nano.completions.create({ ...story, ...more })).choices[0].logprobs.tokens;
+  const word = (await tokens({})).find((token) => /^ [a-z]{3,}$/.test(token));
+  assert.ok(!(await tokens({ bad_words: [word] })).includes(word), word);
+  const stopped = await nano.completions.create({ model: 'nano', prompt: 'The fox', max_tokens: 40, ignore_eos: true, stop: ' ', include_stop_str_in_output: true });
+  assert.ok(stopped.choices[0].text.endsWith(' '), stopped.choices[0].text);
+});
+
 await test('nano: ends on SIGINT', async () => {
   assert.deepEqual(await real.stop('SIGINT'), { code: 0, signal: null });
 });

@@ -43,6 +43,10 @@ class Requests {
     if (random_.below(6) == 0) r.priority = random_.between(-2, 2);
     if (random_.below(6) == 0) r.cache_salt = "tenant";
     if (random_.below(3) == 0) r.structured_output = form();
+    if (*r.seed % 6 == 0) {  // many, or none would ever be begun
+      for (int32_t id = 300; id + 8 < 4000; id += 9)
+        r.sampling.bad_words.push_back(id % 2 == 0 ? std::vector{id} : std::vector{id, id + 7});
+    }
     return r;
   }
 

@@ -287,12 +287,12 @@ TEST(RequestStreamTest, ManyReadersOneWriter) {
     });
   }
   std::thread replacer([&] {
-    while (!over) {
+    do {  // once at least, however late the thread comes to run
       auto state = std::make_shared<int>(1);
       stream->set_callback([state, &calls] { calls += *state; });
       stream->cancel();
       stream->set_callback({});
-    }
+    } while (!over);
   });
   std::thread writer([&] {
     for (int i = 0; i < kTokens; ++i) {

@@ -49,6 +49,37 @@ TEST(Completions, SeveralPromptsAndChoices) {
   EXPECT_EQ(events.back().data, "[DONE]");
 }
 
+// vLLM's field, beside OpenAI's log-probs of an echoed prompt: each has as many alternatives as it asked for.
+TEST(Completions, PromptLogprobs) {
+  const auto tokenizer = testing::nano_tokenizer();
+  const auto request =
+      parse_completion_request(R"({"model":"m","prompt":"The fox went","n":2,"echo":true,"logprobs":1,"prompt_logprobs":2})");
+  ASSERT_TRUE(request.has_value());
+  const std::vector<int32_t> ids = *encode_completion_prompt(*tokenizer, request->prompts[0]);
+  EXPECT_EQ(to_engine_request(*request, ids, GenerationPolicy{})->prompt_logprobs, 2);
+  const auto stream =
+      make_completion_stream(*request, {.id = "cmpl-1", .created = 5, .system_fingerprint = {}}, tokenizer, {ids});
+  for (int64_t index = 0; index < 2; ++index) {
+    Output o = output_of(index, "x", {7}, FinishReason::kLength);
+    for (size_t i = 1; i < ids.size() && index == 0; ++i)
+      o.prompt_logprobs.push_back({.chosen = {ids[i], -2.0f, 3}, .top = {{7, -1.0f, 1}, {8, -1.5f, 2}}});
+    o.logprobs.push_back({.chosen = {7, -1.0f, 1}, .top = {}});
+    stream->push(o, 9, 0);
+  }
+  const Json body = Json::parse(stream->body());
+  for (const Json& choice : body["choices"]) {
+    const Json& prompt = choice["prompt_logprobs"];
+    ASSERT_EQ(prompt.size(), ids.size()) << choice;
+    EXPECT_EQ(prompt[0], nullptr);
+    const Json& second = prompt[1];
+    ASSERT_EQ(second.size(), 3u) << second;
+    EXPECT_EQ(second[std::to_string(ids[1])]["rank"], 3);
+    EXPECT_EQ(second[std::to_string(ids[1])]["decoded_token"], tokenizer->token_bytes(ids[1]));
+    EXPECT_EQ(second["7"]["logprob"], -1.0);
+    EXPECT_EQ(choice["logprobs"]["top_logprobs"][1].size(), 1u);
+  }
+}
+
 // The engine tells the log-probs of a prompt once, for all choices.
 TEST(Completions, EchoedPromptLogprobsOfEveryChoice) {
   const auto tokenizer = testing::nano_tokenizer();

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 
+#include "protocol/generation.h"
 #include "protocol/render_v4.h"
 #include "testing/paths.h"
 #include "tokenizer/official_tokenizer.h"
@@ -57,6 +59,14 @@ std::string spelled(const ChatPrompt& prompt) {
 const std::string kEffort75 = "Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 
 // spec/protocol §5, Goldens.
+TEST(BadWords, AreEncodedAloneAndBehindASpace) {
+  const auto tokenizer = testing::nano_tokenizer();
+  const std::vector<std::string> words{" were", "carried the lamp"};
+  std::set<std::string> texts;
+  for (const auto& word : bad_word_ids(*tokenizer, words)) texts.insert(tokenizer->decode(word));
+  EXPECT_EQ(texts, (std::set<std::string>{"were", " were", "carried the lamp", " carried the lamp"}));
+}
+
 TEST(Prompt, GoldenIdsOfTheReleasedTokenizer) {
   const auto tokenizer = testing::official_tokenizer("v4.1");
   if (tokenizer == nullptr) GTEST_SKIP() << testing::official_tokenizer_missing();

@@ -114,6 +114,12 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
        " from 1 to 100, got \"extreme\""},
       {{{"reasoning_effort", 0}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, got 0"},
       {{{"reasoning_effort", 101}}, "reasoning_effort: must be a whole number from 1 to 100 or a name, got 101"},
+      {{{"allowed_token_ids", Json::array()}}, "allowed_token_ids: at least one token id is required"},
+      {{{"allowed_token_ids", {-1}}}, "allowed_token_ids[0]: expected a token id, got a number -1"},
+      {{{"bad_words", {"a", 5}}}, "bad_words[1]: expected a string, got a number 5"},
+      {{{"bad_words", {"a", " "}}}, "bad_words[1]: must not be empty"},
+      {{{"prompt_logprobs", 1}, {"stream", true}}, "prompt_logprobs: not available with stream = true, got 1"},
+      {{{"truncate_prompt_tokens", 0}}, "truncate_prompt_tokens: expected -1 or at least 1, got 0"},
       {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
       {{{"cache_salt", std::string(257, 'x')}}, "cache_salt: has 257 bytes, the limit is 256"},
       {{{"response_format", {{"type", "xml"}}}},
@@ -151,6 +157,9 @@ TEST(Requests, EveryParameterArrives) {
             {"cache_class", "agent"},
             {"min_tokens", 2},
             {"stop_token_ids", {5, 6}},
+            {"allowed_token_ids", {5, 6, 7}},
+            {"bad_words", {"fox", " den"}},
+            {"truncate_prompt_tokens", 2},
             {"ignore_eos", true},
             {"deadline", 2.5},
             {"parallel_tool_calls", false},
@@ -165,6 +174,9 @@ TEST(Requests, EveryParameterArrives) {
   EXPECT_EQ(g.top_k, 40);
   EXPECT_EQ(g.logprobs, 5);
   EXPECT_EQ(g.logit_bias, (std::vector<std::pair<int32_t, float>>{{12, -100.0f}, {7, 0.5f}}));
+  EXPECT_EQ(g.allowed_token_ids, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(g.bad_words, (std::vector<std::string>{"fox", " den"}));
+  EXPECT_EQ(g.truncate_prompt_tokens, 2);
   EXPECT_EQ(g.thinking_budget_tokens, 100);
   EXPECT_EQ(request->conversation.effort.value(), 37);
   EXPECT_FALSE(request->conversation.parallel_tool_calls);
@@ -269,6 +281,21 @@ TEST(Requests, Completions) {
   EXPECT_EQ(request->stop, std::vector<std::string>{"E"});
   EXPECT_EQ(request->max_tokens, 16);
   EXPECT_FALSE(parse_completion_request(R"({"model":"m","prompt":"x","suffix":"y"})").has_value());
+}
+
+TEST(Requests, PromptsAreTruncatedAtTheirBegin) {
+  const GenerationPolicy policy{.max_model_len = 10};
+  const auto left = [&](std::optional<int64_t> tokens, std::optional<int64_t> max_tokens) {
+    std::vector<int32_t> prompt{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    truncate_prompt({.max_tokens = max_tokens, .truncate_prompt_tokens = tokens}, policy, prompt);
+    return prompt;
+  };
+  EXPECT_EQ(left(3, 5), (std::vector<int32_t>{9, 10, 11}));
+  EXPECT_EQ(left({}, 5).size(), 12u);
+  EXPECT_EQ(left(100, 5).size(), 12u) << "the engine says that it does not fit";
+  EXPECT_EQ(left(-1, 4), (std::vector<int32_t>{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(left(-1, {}).size(), 9u);
+  EXPECT_EQ(left(-1, 20).size(), 1u);
 }
 
 TEST(Json, Format) {
@@ -392,6 +419,8 @@ TEST(Errors, RangesNameFieldValueAndLimit) {
       {Api::kMessages, "stop_sequences", R"(["a",""])", {"[1] is \"\"", "non-empty"}},
       {Api::kMessages, "stop_sequences", long_stop.c_str(), {"1025", "1024"}},
       {Api::kChat, "logit_bias", R"({"5":101})", {"got 101", "from -100 to 100"}},
+      {Api::kChat, "prompt_logprobs", "21", {"got 21", "from 0 to 20"}},
+      {Api::kMessages, "truncate_prompt_tokens", "-2", {"got -2", "from -1 to"}},
   };
   for (const OutOfRange& c : cases) {
     Json body{{"model", "m"}, {"max_tokens", 5}};

@@ -37,6 +37,7 @@ TEST(SamplingParams, DefaultsAndLimitsAreValid) {
          p.logit_bias.assign(1024, {99, -100.0f});
        }},
       {"allowed_token_ids", [](auto& p) { p.allowed_token_ids.assign(1024, 0); }},
+      {"bad_words", [](auto& p) { p.bad_words.assign(1024, std::vector<int32_t>(64, 99)); }},
   };
   for (const Case& c : cases) {
     SamplingParams params;
@@ -103,6 +104,13 @@ TEST(SamplingParams, EveryFieldIsChecked) {
          p.logit_bias = {{5, kInf}};
        }},
       {"allowed_token_ids has 1025 entries", [](auto& p) { p.allowed_token_ids.assign(1025, 0); }},
+      {"bad_words has 1025 entries", [](auto& p) { p.bad_words.assign(1025, {1}); }},
+      {"bad_words has one of 0 tokens, must be from 1 to 64", [](auto& p) { p.bad_words = {{}}; }},
+      {"bad_words has one of 65 tokens", [](auto& p) { p.bad_words = {std::vector<int32_t>(65, 1)}; }},
+      {"bad_words has token id 100",
+       [](auto& p) {
+         p.bad_words = {{1, 100}};
+       }},
       {"allowed_token_ids has token id -7", [](auto& p) { p.allowed_token_ids = {-7}; }},
       {"allowed_token_ids has token id 100", [](auto& p) { p.allowed_token_ids = {100}; }},
   };

@@ -184,6 +184,27 @@ TEST(Sampler, AllowedIds) {
   EXPECT_EQ(reachable(params, {9, 1, 9, 1, 9}, {0b01001}), (std::set<int32_t>{3}));
 }
 
+TEST(Sampler, BadWordsAreNeverCompleted) {
+  SamplingParams params = greedy();
+  params.bad_words = {{0}, {1, 2}, {1, 2, 3}, {2, 1, 2}};
+  Sampler sampler(params, 4);
+  EXPECT_FALSE(sampler.draws_from_raw_logits());
+  const auto next = [&](std::vector<float> logits) { return sampler.sample(logits, 0); };
+  EXPECT_EQ(next({9, 3, 2, 1}), 1) << "one of one token never comes";
+  sampler.add_prompt(std::vector<int32_t>{1});
+  EXPECT_EQ(next({9, 3, 4, 1}), 2) << "the prompt is no part of the answer";
+  sampler.add_output(1);
+  EXPECT_EQ(next({9, 3, 4, 1}), 1);
+  sampler.add_output(3);
+  EXPECT_EQ(next({9, 3, 4, 1}), 2);
+  sampler.remove_output(3);
+  EXPECT_EQ(next({9, 3, 4, 1}), 1) << "as if the draft had never been";
+  params.bad_words = {{0}, {1}};
+  EXPECT_EQ(sample_once(params, {5, 9, 1}, 0, {0b011}), 1) << "a grammar wins";
+  params.logit_bias = {{0, 100.0f}};
+  EXPECT_EQ(sample_once(params, {5, 9, 1}), 2);
+}
+
 TEST(Sampler, BiasIsAddedBeforeTheChoice) {
   SamplingParams params = greedy();
   params.logit_bias = {{2, 3.5f}, {0, -100.0f}};

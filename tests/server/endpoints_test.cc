@@ -91,6 +91,24 @@ TEST(Endpoints, Completions) {
   EXPECT_EQ(parse_sse(streamed.body).back().data, "[DONE]");
 }
 
+TEST(Endpoints, PromptLogprobsAndTruncation) {
+  const Json more = {{"model", "fake"}, {"max_tokens", 2}, {"prompt_logprobs", 1}, {"truncate_prompt_tokens", 4}};
+  Json body = more;
+  body["prompt"] = {"Once upon a time there was", "b"};
+  body["echo"] = true;
+  const Json completion = call(shared().port(), "POST", "/v1/completions", body.dump()).json();
+  ASSERT_EQ(completion["choices"].size(), 2U) << completion;
+  EXPECT_EQ(completion["choices"][0]["prompt_logprobs"].size(), 4U) << completion;
+  EXPECT_FALSE(completion["choices"][0]["text"].get<std::string>().starts_with("Once")) << "what is not read is not echoed";
+  body = more;
+  body["messages"] = {{{"role", "user"}, {"content", "Once upon a time"}}};
+  const Json chat = call(shared().port(), "POST", "/v1/chat/completions", body.dump()).json();
+  EXPECT_EQ(chat["usage"]["prompt_tokens"], 4) << chat;
+  ASSERT_EQ(chat["prompt_logprobs"].size(), 4U) << chat;
+  EXPECT_EQ(chat["prompt_logprobs"][0], nullptr);
+  EXPECT_EQ(chat["prompt_logprobs"][1].begin().value()["rank"], 1) << chat;
+}
+
 TEST(Endpoints, MessagesAndCount) {
   const Json body = {{"model", "claude-sonnet"}, {"max_tokens", 5}, {"messages", {{{"role", "user"}, {"content", "hello"}}}}};
   const HttpReply reply = call(shared().port(), "POST", "/v1/messages", body.dump());

@@ -16,9 +16,9 @@ Status HostPoolOptions::validate(const KvPageShape& shape) const {
 Result<std::unique_ptr<HostPool>> HostPool::Create(const KvPageShape& shape, const HostPoolOptions& options,
                                                    PagePool::Arena arena) {
   DI_RETURN_IF_ERROR(options.validate(shape));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<PagePool> pool,
-                      PagePool::Create(shape.page_bytes(), options.capacity_bytes, std::move(arena)));
-  return std::unique_ptr<HostPool>(new HostPool(shape, options, std::move(pool)));
+  Result<std::unique_ptr<PagePool>> pool = PagePool::Create(shape.page_bytes(), options.capacity_bytes, std::move(arena));
+  if (!pool) return Err(pool.error().with_context("capacity_bytes"));
+  return std::unique_ptr<HostPool>(new HostPool(shape, options, *std::move(pool)));
 }
 
 HostPool::HostPool(KvPageShape shape, const HostPoolOptions& options, std::unique_ptr<PagePool> pool)

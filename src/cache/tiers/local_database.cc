@@ -1,9 +1,11 @@
 #include "cache/tiers/local_database.h"
 
+#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -180,7 +182,18 @@ Status LocalDatabase::commit(rocksdb::WriteBatch& batch) const {
   rocksdb::Status status = db_->Write({}, &batch);
   // After an error such as a full disk the database refuses writes until it is told that things are better.
   if (!status.ok() && db_->Resume().ok()) status = db_->Write({}, &batch);
+  stuck_ = !status.ok() && !status.IsNoSpace();
   return status.ok() ? Status::Ok() : failed("write", status);
+}
+
+bool LocalDatabase::can_be_written(const std::string& directory) {
+  std::error_code error;
+  if (!std::filesystem::exists(directory + "/db/CURRENT", error)) return false;
+  const std::string probe = directory + "/db/probe";
+  const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return false;
+  ::close(file);
+  return ::unlink(probe.c_str()) == 0;
 }
 
 Status LocalDatabase::for_each(FunctionRef<Status(const LocalPage& page)> visit, const std::stop_token& stop) const {

@@ -6,6 +6,7 @@
 #include <rocksdb/write_batch.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -65,6 +66,11 @@ class LocalDatabase {
   Status failed(std::string_view what, const rocksdb::Status& status) const;
 
   Status commit(rocksdb::WriteBatch& batch) const;
+  /// The database has met an error, not for want of room, after which it writes no more, whatever becomes of the disk: only
+  /// opening it anew helps.
+  bool stuck() const { return stuck_; }
+  /// A database is there, and files can be made beside it. Makes no folder.
+  static bool can_be_written(const std::string& directory);
   /// In the order of their keys. kCancelled once `stop` is requested; an error of the visitor ends the walk.
   Status for_each(FunctionRef<Status(const LocalPage& page)> visit, const std::stop_token& stop) const;
   /// Header and groups put together as one record, unchecked; what is missing is missing.
@@ -92,6 +98,7 @@ class LocalDatabase {
   std::unique_ptr<RowFiles> rows_;
   std::unique_ptr<rocksdb::DB> db_;
   rocksdb::ColumnFamilyHandle* pages_ = nullptr;
+  mutable std::atomic<bool> stuck_ = false;
 };
 
 /// What has to go: pages whose time is over or whose headers can't be read, then those that would expire first until the store

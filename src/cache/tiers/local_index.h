@@ -38,6 +38,10 @@ class LocalIndex {
     if (fresh) return std::nullopt;
     return std::exchange(place->second, entry);
   }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+  }
   std::optional<Entry> take(const PrefixKey& key) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(key);

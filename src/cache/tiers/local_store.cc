@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <mutex>
 #include <optional>
@@ -40,13 +41,22 @@ struct LocalStore::Impl {
   KvPageShape shape;
   KvFingerprint fingerprint;
   LocalStoreOptions options;
-  std::unique_ptr<LocalDatabase> database;
-  std::mutex write_mutex;  ///< looking whether a page is there and storing it are one step
-  LocalIndex index;        ///< says what the headers in the database say
+  std::unique_ptr<LocalDatabase> database;  ///< null: it was closed and could not be opened again yet
+  std::mutex write_mutex;                   ///< looking whether a page is there and storing it are one step
+  LocalIndex index;                         ///< says what the headers in the database say
   std::atomic<int64_t> pages{0}, bytes{0}, expired{0}, evicted{0}, moved{0};
 
   double collect_at = 0;  ///< by the times that writes come with
+  std::chrono::steady_clock::time_point reopen_at{};
+
+  /// Opens the database, anew if it was open. One that can't be used is put aside or removed.
   Status open();
+  Status read_headers();
+  bool usable() const { return database != nullptr; }
+  Status closed() const { return Status::Unavailable("local store {}: closed, its disk was away", options.directory); }
+  Status write(std::span<const KvStoreWrite> pages, double now, const std::stop_token& stop);
+  Status erase(std::span<const PrefixKey> keys, const std::stop_token& stop);
+  Status collect_garbage(double now, const std::stop_token& stop);
   void note(const PrefixKey& key, const LocalIndex::Entry& entry);
   /// Where the page lies, or why it is of no use to this read, in `read.miss`.
   std::optional<LocalIndex::Entry> find(KvStoreRead& read) const;
@@ -63,6 +73,31 @@ struct LocalStore::Impl {
 };
 
 Status LocalStore::Impl::open() {
+  const std::filesystem::path folder = options.directory;
+  std::error_code error;
+  Status status = read_headers();
+  if (status.code() == StatusCode::kUnimplemented) {
+    database.reset();
+    std::filesystem::remove_all(folder / "db", error);
+    if (error) return Status::FailedPrecondition("{}; cannot remove it: {}", status.message(), error.message());
+    status = read_headers();
+  }
+  if (status.code() == StatusCode::kDataLoss) {
+    // What can't be read is worth nothing, but whoever wonders may look at it.
+    database.reset();
+    std::filesystem::remove_all(folder / "db.damaged", error);
+    std::filesystem::rename(folder / "db", folder / "db.damaged", error);
+    if (error) return Status::FailedPrecondition("{}; cannot put it aside: {}", status.message(), error.message());
+    status = read_headers();
+  }
+  if (!status.ok()) database.reset();
+  return status;
+}
+
+Status LocalStore::Impl::read_headers() {
+  database.reset();  // before it is opened again: one at a time may have it
+  index.clear();
+  pages = bytes = 0;
   DI_ASSIGN_OR_RETURN(database,
                       LocalDatabase::Open(options.directory, {.memtable_bytes = options.memtable_bytes,
                                                               .row_file_bytes = row_file_bytes(options.capacity_bytes)}));
@@ -93,39 +128,32 @@ Result<std::unique_ptr<LocalStore>> LocalStore::Open(const KvPageShape& shape, c
   std::error_code error;
   std::filesystem::create_directories(options.directory, error);
   if (error) return Err(Status::FailedPrecondition("local store {}: {}", options.directory, error.message()));
-  const auto start = [&](std::unique_ptr<Impl>& impl) {
-    impl = std::make_unique<Impl>();
-    impl->shape = shape;
-    impl->fingerprint = fingerprint;
-    impl->options = options;
-    return impl->open();
-  };
-  std::unique_ptr<Impl> impl;
-  Status status = start(impl);
-  const std::filesystem::path folder = options.directory;
-  if (status.code() == StatusCode::kUnimplemented) {
-    impl.reset();
-    std::filesystem::remove_all(folder / "db", error);
-    if (error) return Err(Status::FailedPrecondition("{}; cannot remove it: {}", status.message(), error.message()));
-    status = start(impl);
-  }
-  if (status.code() == StatusCode::kDataLoss) {
-    // What can't be read is worth nothing, but whoever wonders may look at it.
-    impl.reset();
-    std::filesystem::remove_all(folder / "db.damaged", error);
-    std::filesystem::rename(folder / "db", folder / "db.damaged", error);
-    if (error) return Err(Status::FailedPrecondition("{}; cannot put it aside: {}", status.message(), error.message()));
-    status = start(impl);
-  }
-  if (!status.ok()) return Err(std::move(status));
+  auto impl = std::make_unique<Impl>();
+  impl->shape = shape;
+  impl->fingerprint = fingerprint;
+  impl->options = options;
+  DI_RETURN_IF_ERROR(impl->open());
   return std::unique_ptr<LocalStore>(new LocalStore(std::move(impl)));
 }
 
 LocalStore::LocalStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LocalStore::~LocalStore() = default;
 
+bool LocalStore::reopen() {
+  constexpr std::chrono::seconds kInterval{1};
+  const std::lock_guard lock(open_mutex_);
+  if (impl_->usable() && !impl_->database->stuck()) return true;  // somebody else has
+  const auto now = std::chrono::steady_clock::now();
+  if (now < impl_->reopen_at) return false;
+  impl_->reopen_at = now + kInterval;
+  // What can still be read is kept until there is hope.
+  return LocalDatabase::can_be_written(impl_->options.directory) && impl_->open().ok();
+}
+
 KvStoreMatch LocalStore::match(std::span<const PrefixKey> keys, bool exact_only, double now, std::stop_token stop) {
   if (stop.stop_requested()) return {.pages = 0, .exact = true, .reason = KvStoreMiss::kCancelled, .ttl_seconds = 0};
+  const std::shared_lock lock(open_mutex_);
+  if (!impl_->usable()) return {.pages = 0, .exact = true, .reason = KvStoreMiss::kUnavailable, .ttl_seconds = 0};
   return impl_->index.match(keys, exact_only, now);
 }
 
@@ -175,6 +203,11 @@ void LocalStore::Impl::read_alone(KvStoreRead& read) {
 
 void LocalStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop) {
   constexpr size_t kPagesAtOnce = 64;
+  const std::shared_lock lock(open_mutex_);
+  if (!impl_->usable()) {
+    for (KvStoreRead& read : reads) read.miss = KvStoreMiss::kUnavailable;
+    return;
+  }
   std::vector<LocalIndex::Entry> entries;
   for (size_t begin = 0, end = 0; begin < reads.size(); begin = end) {
     end = begin + 1;
@@ -195,22 +228,34 @@ void LocalStore::read(std::span<KvStoreRead> reads, double, std::stop_token stop
 }
 
 Status LocalStore::write(std::span<const KvStoreWrite> pages, double now, std::stop_token stop) {
-  const int64_t most = impl_->bytes + static_cast<int64_t>(pages.size()) * local_page_bytes(impl_->shape.group_bytes);
-  const double interval = collection_interval(impl_->options.retention);
+  const auto attempt = [&](bool& stuck) {
+    const std::shared_lock lock(open_mutex_);
+    const Status status = impl_->usable() ? impl_->write(pages, now, stop) : impl_->closed();
+    stuck = !status.ok() && (!impl_->usable() || impl_->database->stuck());
+    return status;
+  };
+  bool stuck = false;
+  const Status status = attempt(stuck);
+  return stuck && reopen() ? attempt(stuck) : status;
+}
+
+Status LocalStore::Impl::write(std::span<const KvStoreWrite> writes, double now, const std::stop_token& stop) {
+  const int64_t most = bytes + static_cast<int64_t>(writes.size()) * local_page_bytes(shape.group_bytes);
+  const double interval = collection_interval(options.retention);
   bool due = false;
   {
-    const std::lock_guard lock(impl_->write_mutex);
+    const std::lock_guard lock(write_mutex);
     // The first write of all, and one of a clock that was set back, only begin to wait.
-    if (impl_->collect_at == 0 || impl_->collect_at > now + interval) impl_->collect_at = now + interval;
-    due = now >= impl_->collect_at;
-    if (due) impl_->collect_at = now + interval;
+    if (collect_at == 0 || collect_at > now + interval) collect_at = now + interval;
+    due = now >= collect_at;
+    if (due) collect_at = now + interval;
   }
-  if (due || most > impl_->options.capacity_bytes) DI_RETURN_IF_ERROR(collect_garbage(now, stop));
+  if (due || most > options.capacity_bytes) DI_RETURN_IF_ERROR(collect_garbage(now, stop));
   constexpr size_t kPagesAtOnce = 64;
-  for (size_t begin = 0; begin < pages.size(); begin += kPagesAtOnce) {
+  for (size_t begin = 0; begin < writes.size(); begin += kPagesAtOnce) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
-    const std::lock_guard lock(impl_->write_mutex);
-    DI_RETURN_IF_ERROR(impl_->write_pages(pages.subspan(begin, std::min(kPagesAtOnce, pages.size() - begin)), now));
+    const std::lock_guard lock(write_mutex);
+    DI_RETURN_IF_ERROR(write_pages(writes.subspan(begin, std::min(kPagesAtOnce, writes.size() - begin)), now));
   }
   return Status::Ok();
 }
@@ -298,6 +343,8 @@ Result<bool> LocalStore::Impl::touch_page(const PrefixKey& key, LocalIndex::Entr
 Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class, double now, std::stop_token stop) {
   rocksdb::WriteBatch batch;
   std::vector<std::pair<PrefixKey, LocalIndex::Entry>> touched;
+  const std::shared_lock open(open_mutex_);
+  if (!impl_->usable()) return impl_->closed();
   const std::lock_guard lock(impl_->write_mutex);
   for (const PrefixKey& key : keys) {
     if (stop.stop_requested()) break;
@@ -312,41 +359,50 @@ Status LocalStore::touch(std::span<const PrefixKey> keys, CacheClass cache_class
 }
 
 Status LocalStore::erase(std::span<const PrefixKey> keys, std::stop_token stop) {
+  const std::shared_lock lock(open_mutex_);
+  return impl_->usable() ? impl_->erase(keys, stop) : impl_->closed();
+}
+
+Status LocalStore::Impl::erase(std::span<const PrefixKey> keys, const std::stop_token& stop) {
   constexpr size_t kPagesAtOnce = 256;
   for (size_t begin = 0; begin < keys.size(); begin += kPagesAtOnce) {
     if (stop.stop_requested()) return Status::Cancelled("local store: cancelled");
-    const std::lock_guard lock(impl_->write_mutex);
+    const std::lock_guard lock(write_mutex);
     const auto part = keys.subspan(begin, std::min(kPagesAtOnce, keys.size() - begin));
     rocksdb::WriteBatch batch;
-    for (const PrefixKey& key : part) batch.Delete(impl_->database->pages(), local_key(key));
-    DI_RETURN_IF_ERROR(impl_->database->commit(batch));
+    for (const PrefixKey& key : part) batch.Delete(database->pages(), local_key(key));
+    DI_RETURN_IF_ERROR(database->commit(batch));
     for (const PrefixKey& key : part) {
-      const std::optional<LocalIndex::Entry> entry = impl_->index.take(key);
+      const std::optional<LocalIndex::Entry> entry = index.take(key);
       if (!entry) continue;
-      --impl_->pages;
-      impl_->bytes -= entry->bytes;
-      impl_->database->rows().release(entry->place, entry->bytes);
+      --pages;
+      bytes -= entry->bytes;
+      database->rows().release(entry->place, entry->bytes);
     }
   }
   return Status::Ok();
 }
 
 Status LocalStore::collect_garbage(double now, std::stop_token stop) {
-  const LocalStoreOptions& options = impl_->options;
+  const std::shared_lock lock(open_mutex_);
+  return impl_->usable() ? impl_->collect_garbage(now, stop) : impl_->closed();
+}
+
+Status LocalStore::Impl::collect_garbage(double now, const std::stop_token& stop) {
   DI_ASSIGN_OR_RETURN(const LocalGarbage garbage,
-                      find_local_garbage(*impl_->database, options.capacity_bytes, options.retention, now, stop));
-  impl_->expired += garbage.counts.expired.pages;
-  impl_->evicted += garbage.counts.evicted.pages;
+                      find_local_garbage(*database, options.capacity_bytes, options.retention, now, stop));
+  expired += garbage.counts.expired.pages;
+  evicted += garbage.counts.evicted.pages;
   DI_RETURN_IF_ERROR(erase(garbage.keys, stop));
-  const std::lock_guard lock(impl_->write_mutex);
-  return impl_->database->compact(
+  const std::lock_guard lock(write_mutex);
+  return database->compact(
       [this](const PrefixKey& key, const std::optional<RowPlace>& to) {
-        ++impl_->moved;
-        if (to) return impl_->index.move(key, *to);
-        const std::optional<LocalIndex::Entry> gone = impl_->index.take(key);
+        ++moved;
+        if (to) return index.move(key, *to);
+        const std::optional<LocalIndex::Entry> gone = index.take(key);
         if (!gone) return;
-        --impl_->pages;
-        impl_->bytes -= gone->bytes;
+        --pages;
+        bytes -= gone->bytes;
       },
       stop);
 }
@@ -354,15 +410,18 @@ Status LocalStore::collect_garbage(double now, std::stop_token stop) {
 int64_t LocalStore::pages() const { return impl_->pages; }
 
 LocalStoreStats LocalStore::stats() const {
+  const std::shared_lock lock(open_mutex_);
   return {.pages = impl_->pages,
           .bytes = impl_->bytes,
-          .file_bytes = impl_->database->file_bytes(),
+          .file_bytes = impl_->usable() ? impl_->database->file_bytes() : 0,
           .expired = impl_->expired,
           .evicted = impl_->evicted,
           .moved = impl_->moved};
 }
 
 Status LocalStore::visit(const Visitor& visitor) const {
+  const std::shared_lock lock(open_mutex_);
+  if (!impl_->usable()) return impl_->closed();
   return impl_->database->for_each(
       [&](const LocalPage& page) { return visitor(page.key, impl_->database->record(page), page.expiry); }, {});
 }

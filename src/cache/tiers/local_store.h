@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <shared_mutex>
 #include <string>
 
 #include "cache/kv_store.h"
@@ -32,7 +33,8 @@ struct LocalStoreStats {
 /// seconds may be gone; what is there is whole). The database has the headers; the rows are appended to files beside it, a batch
 /// with one write (row_files.h), before their headers are written. What the headers say is kept in memory too (local_index.h), so
 /// a match reads no file. A database that can't be opened because its files are damaged is put aside (DIR/db.damaged), as it is a
-/// cache; one of an earlier version is removed.
+/// cache; one of an earlier version is removed. A database that writes no more, for its disk was away, is opened anew as soon as
+/// files can be made there again.
 class LocalStore : public KvStore {
  public:
   /// Fails if another process has the directory open, or it can't be written.
@@ -60,8 +62,11 @@ class LocalStore : public KvStore {
  private:
   struct Impl;  // RocksDB stays out of here
   explicit LocalStore(std::unique_ptr<Impl> impl);
+  /// Opens a database anew that writes no more, if it may help. True: worth another try.
+  bool reopen();
 
   std::unique_ptr<Impl> impl_;
+  mutable std::shared_mutex open_mutex_;  ///< shared by those who use the database, of its own for who opens it anew
 };
 
 }  // namespace deepinfer

@@ -174,6 +174,30 @@ TEST(LocalStore, AFullDiskIsAnErrorUntilThereIsRoom) {
   expect_whole(*store);
 }
 
+TEST(LocalStore, ADiskThatWasAwayIsUsedAgain) {
+  const Directory directory, other;
+  testing::Tmpfs disk(directory.path(), kRoomy);
+  if (!disk.why_absent().empty()) GTEST_SKIP() << "may not mount a tmpfs: " << disk.why_absent();
+  auto store = std::move(
+      *LocalStore::Open(kShape, kv_fingerprint("model", kShape), {.directory = directory.path(), .memtable_bytes = 1 << 16}));
+  for (uint64_t n = 1; n <= 40; ++n) ASSERT_TRUE(put(*store, n).ok());
+  if (!disk.move(other.path())) GTEST_SKIP() << "may not move a mount: " << std::strerror(errno);
+  Status status;
+  uint64_t n = 41;
+  for (; status.ok() && n < 5000; ++n) status = put(*store, n);  // until a file has to be made
+  ASSERT_FALSE(status.ok());
+  for (uint64_t i = 0; i < 20; ++i) EXPECT_FALSE(put(*store, 6000 + i).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path())) << "nothing is made on the disk below";
+  EXPECT_EQ(get(*store, 1), KvStoreMiss::kNone) << "its open files can be read";
+  ASSERT_TRUE(disk.move(directory.path()));
+  ASSERT_TRUE(recovers(*store));
+  for (uint64_t i = 1; i <= 40; ++i) EXPECT_EQ(get(*store, i), KvStoreMiss::kNone) << i;
+  for (uint64_t i = 7000; i < 7100; ++i) ASSERT_TRUE(put(*store, i).ok());
+  for (uint64_t i = 7000; i < 7100; ++i) EXPECT_EQ(get(*store, i), KvStoreMiss::kNone) << i;
+  EXPECT_GE(store->pages(), 141);
+  expect_whole(*store);
+}
+
 const ProcessRole kLimited("local-limited-writer", [](const std::vector<std::string>& arguments) {
   const auto store = open_local(arguments[0]);
   if (store == nullptr || !put(*store, 1).ok()) return 1;
