@@ -4,6 +4,8 @@
 //  - memory, streams and events of a device that is not the thread's current one (there are two, and only the second will do);
 //  - allocations, frees and waits by a thread that records;
 //  - copies from or to memory that is not there any more, and of sizes beyond it; memory that is freed is overwritten;
+//  - the host's touch of the device's memory, which is there only while something on a stream runs;
+//  - with DEEPINFER_EMULATED_GUARDS set, a kernel's step over the end of an allocation by 16 bytes or more (slow with many);
 //  - grids and blocks beyond the limits, empty ones, shared memory that was not asked for;
 //  - streams that are recorded and not joined, graphs that are destroyed while they run.
 
@@ -11,6 +13,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -72,9 +75,12 @@ struct Memory {
 struct Runtime {
   std::recursive_mutex mutex;
   std::map<uintptr_t, Memory> memory;
-  std::deque<std::pair<void*, size_t>> freed;  // not given back yet: an early reuse would hide a late use
-  size_t freed_bytes = 0;
+  // The device's memory, one address never used twice: an early reuse would hide a late use.
+  uint8_t* device = nullptr;
+  size_t device_end = 0;
   size_t device_bytes = 0;
+  const bool guards = std::getenv("DEEPINFER_EMULATED_GUARDS") != nullptr;
+  int running = 0;  // operations, one in the other; the device's memory is there
   std::vector<Stream*> streams;
   std::map<const void*, size_t> shared;  // that kernels may ask for
   std::map<std::thread::id, Capture*> captures;
@@ -101,7 +107,39 @@ void check_not_recording(const char* call) {
   if (runtime().captures.contains(std::this_thread::get_id())) refuse(call, "this thread is recording");
 }
 
+constexpr size_t kDevicePlaces = size_t{8} << 40;
+constexpr size_t kPage = 4096;
+
+// While it lives, the device's memory is there.
+class Running {
+ public:
+  Running() {
+    if (runtime().running++ == 0) protect(PROT_READ | PROT_WRITE);
+  }
+  ~Running() {
+    if (--runtime().running == 0) protect(PROT_NONE);
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  static void protect(int how) {
+    Runtime& r = runtime();
+    if (r.guards) {
+      for (const auto& [at, memory] : r.memory) {
+        const uintptr_t begin = at / kPage * kPage;
+        if (!memory.pinned && ::mprotect(reinterpret_cast<void*>(begin), at + memory.bytes - begin, how) != 0)
+          refuse("mprotect", std::strerror(errno));
+      }
+      return;
+    }
+    if (r.device_end > 0 && ::mprotect(r.device, r.device_end, how) != 0) refuse("mprotect", std::strerror(errno));
+  }
+};
+
 void advance(Stream& stream, int64_t number) {
+  if (stream.done >= number) return;
+  const Running running;
   while (stream.done < number) {
     const Operation operation = std::move(stream.queue.front());
     stream.queue.pop_front();
@@ -152,7 +190,6 @@ void check_place(const char* call, const void* data, size_t bytes, bool device) 
 
 // Zeros of large pieces cost nothing.
 void fill(uint8_t* to, int byte, size_t bytes) {
-  constexpr size_t kPage = 4096;
   if (byte == 0 && bytes > size_t{16} << 20) {
     const size_t head = (kPage - reinterpret_cast<uintptr_t>(to) % kPage) % kPage;
     const size_t whole = (bytes - head) / kPage * kPage;
@@ -170,10 +207,24 @@ cudaError_t allocate(void** data, size_t bytes, bool pinned, const char* call) {
   check_not_recording(call);
   Runtime& r = runtime();
   if (!pinned && r.device_bytes + bytes > kTotalBytes) return cudaErrorMemoryAllocation;
-  void* at =
-      ::mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
-  std::memset(at, 0xa5, std::min<size_t>(bytes, 1 << 20));
+  void* at = nullptr;
+  if (pinned) {
+    at = ::mmap(nullptr, std::max<size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
+  } else {
+    if (r.device == nullptr) {
+      void* all = ::mmap(nullptr, kDevicePlaces, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (all == MAP_FAILED) refuse(call, "no addresses for the device's memory");
+      r.device = static_cast<uint8_t*>(all);
+    }
+    const size_t pages = (bytes + kPage - 1) / kPage * kPage;
+    at = r.device + r.device_end + (r.guards ? (pages - bytes) / 16 * 16 : 0);
+    r.device_end += pages + kPage;
+    if (r.device_end > kDevicePlaces) refuse(call, "no addresses left");
+    r.memory[reinterpret_cast<uintptr_t>(at)] = {bytes, false};
+    const Running running;
+    std::memset(at, 0xa5, std::min<size_t>(bytes, 1 << 20));
+  }
   r.memory[reinterpret_cast<uintptr_t>(at)] = {bytes, pinned};
   if (!pinned) r.device_bytes += bytes;
   *data = at;
@@ -188,16 +239,16 @@ cudaError_t release(void* data, bool pinned, const char* call) {
   if (it == r.memory.end() || it->second.pinned != pinned) refuse(call, "not what was allocated");
   advance_all();
   const size_t bytes = it->second.bytes;
-  r.memory.erase(it);
   if (!pinned) r.device_bytes -= bytes;
-  std::memset(data, 0xdd, std::min<size_t>(bytes, 1 << 20));
-  r.freed.emplace_back(data, bytes);
-  r.freed_bytes += bytes;
-  while (r.freed_bytes > size_t{256} << 20) {
-    ::munmap(r.freed.front().first, std::max<size_t>(r.freed.front().second, 1));
-    r.freed_bytes -= r.freed.front().second;
-    r.freed.pop_front();
+  if (pinned) {
+    ::munmap(data, std::max<size_t>(bytes, 1));
+  } else {
+    const Running running;
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
+    if (bytes > size_t{1} << 20) ::madvise(reinterpret_cast<void*>(begin), bytes / kPage * kPage - kPage, MADV_DONTNEED);
+    std::memset(data, 0xdd, std::min<size_t>(bytes, 1 << 20));
   }
+  r.memory.erase(it);
   return cudaSuccess;
 }
 
