@@ -86,7 +86,7 @@ class OpsBench {
 std::string text(int64_t v) { return std::to_string(v); }
 
 void OpsBench::dense() {
-  const std::vector<int64_t> row_counts = up_to_most({1, 2, 4, 8, 16, 32, 128, 512, 4096});
+  const std::vector<int64_t> row_counts = up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
   struct Shape {
     const char* name;
     int64_t out, in;
@@ -99,8 +99,8 @@ void OpsBench::dense() {
     DeviceInputs in(memory_);
     std::vector<Fp8Weight> weights;
     for (int64_t made = 0; made < int64_t{1} << 30; made += s.out * s.in) weights.push_back(in.fp8(s.out, s.in));
-    bf16* x = in.normal(4096 * s.in);
-    auto* y = in.room<bf16>(4096 * s.out);
+    bf16* x = in.normal(most * s.in);
+    auto* y = in.room<bf16>(most * s.out);
     for (int64_t rows : row_counts) {
       const double us = time([&](int64_t i) {
         const LinearOutput o{weights[static_cast<size_t>(i) % weights.size()], y};
@@ -116,8 +116,8 @@ void OpsBench::dense() {
     DeviceInputs in(memory_);
     std::vector<Fp8Weight> weights;
     for (int i = 0; i < 32; ++i) weights.push_back(in.fp8(8192, 4096));
-    bf16* x = in.normal(4096 * 8 * 4096);
-    auto* y = in.room<bf16>(4096 * 8192);
+    bf16* x = in.normal(most * 8 * 4096);
+    auto* y = in.room<bf16>(most * 8192);
     for (int64_t rows : row_counts) {
       const double us =
           time([&](int64_t i) { backend_->output_lora(x, rows, weights[static_cast<size_t>(i) % weights.size()], 8, y); });
@@ -151,12 +151,12 @@ void OpsBench::experts() {
       routed.push_back(w);
     }
     const Fp8Weight shared1 = in.fp8(inner, kHidden), shared2 = in.fp8(kHidden, inner), shared3 = in.fp8(inner, kHidden);
-    constexpr int64_t kMostRows = 4096;
+    constexpr int64_t kMostRows = 8192;
     bf16* v = in.normal(kMostRows * kHidden);
     auto* y = in.room<bf16>(kMostRows * kHidden);
     bf16* route_w = in.normal(kExperts * kHidden, 0.02f);
     float* bias = in.floats(kExperts, 0.01f);
-    for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096})) {
+    for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})) {
       if (inner != kInner && rows != 1 && rows != 32 && rows != 128 && rows != 1024) continue;
       std::vector<int32_t> ids;
       std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.25f);

@@ -18,6 +18,7 @@ constexpr Feature kFeatures[] = {
     {"wide-index", &CudaFeatures::wide_index},
     {"few-rows", &CudaFeatures::few_rows},
     {"engram-ahead", &CudaFeatures::engram_ahead},
+    {"staged", &CudaFeatures::staged},
 };
 
 }  // namespace

@@ -60,9 +60,10 @@ __global__ void __launch_bounds__(kThreads)
     // The shared expert's come last in the sums; its tiles may lie before all others.
     const int behind = plan.shared_first ? static_cast<int>(plan.shared_tiles) : 0;
     const int place = plan.shared_first && e == expert_count ? 0 : first_tile + behind;
-    for (int i = 0; i < own_tiles; ++i) {
-      plan.tiles[place + i] = {e, first + i * plan.tile_inputs, min(plan.tile_inputs, count - i * plan.tile_inputs)};
-    }
+    // Tiles whose cost follows their size are of equal sizes, in eights; none is empty, for tile_inputs is a multiple of 8
+    // itself.
+    const int share = plan.staged && own_tiles > 0 ? ((count + own_tiles - 1) / own_tiles + 7) / 8 * 8 : plan.tile_inputs;
+    for (int i = 0; i < own_tiles; ++i) plan.tiles[place + i] = {e, first + i * share, min(share, count - i * share)};
     if (e < expert_count) cursor[e] = first;
     pairs += pair_total;
     tiles += tile_total;

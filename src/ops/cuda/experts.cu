@@ -2,6 +2,7 @@
 // sum in a third. The shared expert is one more expert with FP8 weights.
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/expert_math.cuh"
 #include "ops/cuda/expert_plan.h"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
@@ -13,13 +14,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct SharedExpert {
-  Fp8Weight w1, w2, w3;
-};
-
-__device__ WeightView device_view(const Fp8Weight& w) { return {w.values, w.scales, w.out, w.in}; }
-__device__ WeightView device_view(const Fp4Weight& w) { return {w.codes, w.scales, w.out, w.in}; }
-
 // Sums of the tile's pairs in `parts`.
 template <WeightFormat kRouted, int kTiles>
 __device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight& fp4, int64_t first_row,
@@ -30,19 +24,6 @@ __device__ void multiply_tile(bool shared, const Fp8Weight& fp8, const Fp4Weight
   } else {
     multiply_segments<kRouted, true, kTiles>(device_view(fp4), first_row, fp4.out - 1, x, warp, warps, segments, parts);
   }
-}
-
-// What goes into the second product, for the lane's column of a group of 32: the warp holds the group.
-__device__ float hidden_value(float gate, float value, float limit, float weight) {
-  gate = round_to_bf16(gate);
-  value = round_to_bf16(value);
-  if (limit > 0) {
-    value = fminf(fmaxf(value, -limit), limit);
-    gate = fminf(gate, limit);
-  }
-  const float h = round_to_bf16(gate / (1.0f + expf(-gate)) * value * weight);
-  const float scale = e8m0_value(fp8_scale_bits(warp_max(fabsf(h))));
-  return e4m3_value(e4m3_bits(h / scale)) * scale;
 }
 
 // Grid: panels of the inner dimension, tiles. The first half of the warps multiplies by w1, the second by w3.
@@ -279,6 +260,7 @@ void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const Exp
 
 template <WeightFormat kRouted>
 void launch_products(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
+  if (plan.staged) return multiply_experts_staged(args, routed, plan, stream);
   if (plan.wide) return launch_wide<kRouted>(args, routed, plan, stream);
   if (plan.tile_inputs == 8) launch<kRouted, 1>(args, routed, plan, stream);
   if (plan.tile_inputs == 16) launch<kRouted, 2>(args, routed, plan, stream);

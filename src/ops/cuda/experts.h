@@ -35,6 +35,8 @@ struct ExpertPlan : ExpertSizes {
 
 /// FP4 codes into the order of fp4_order.h, in place.
 void arrange_codes(uint8_t* codes, int64_t bytes, LaunchStream& stream);
+/// The products of run_experts for a plan that is `staged` (experts_staged.cu).
+void multiply_experts_staged(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
 /// `routed`: device copy of args.routed.
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
                  LaunchStream& stream);

@@ -281,28 +281,32 @@ void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder orde
 void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
   const int64_t in = args.outputs[0].weight.in;
+  const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
-  const bool wide = is_wide(args, grid);
-  const InputOrder order = wide ? InputOrder::kWideFp8 : InputOrder::kLanes;
+  const bool wide = !staged.pays && is_wide(args, grid);
+  const InputOrder order = staged.pays || wide ? InputOrder::kWideFp8 : InputOrder::kLanes;
   ProductArgs ordered = args;
   ordered.x = scratch;
   ordered.x_group = ordered_columns(order, in);
   ordered.x_stride = args.groups * ordered.x_group;
   quantize_rows(args.x, args.rows * args.groups, in, order, scratch, stream);
+  if (staged.pays) return multiply_fp8_staged(ordered, staged, true, stream);
   if (wide) return launch_wide<WeightFormat::kFp8, true>(ordered, grid, stream);
   multiply<WeightFormat::kFp8, true>(ordered, stream);
 }
 
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
+  const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
-  if (!is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
+  if (!staged.pays && !is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
   const int64_t in = args.outputs[0].weight.in;
   ProductArgs ordered = args;
   ordered.x = scratch;
   ordered.x_group = ordered_columns(InputOrder::kWideFp8, in);
   ordered.x_stride = args.groups * ordered.x_group;
   launch_order<false, InputOrder::kWideFp8>(args.x, args.rows * args.groups, in, scratch, stream);
+  if (staged.pays) return multiply_fp8_staged(ordered, staged, false, stream);
   launch_wide<WeightFormat::kFp8, false>(ordered, grid, stream);
 }
 

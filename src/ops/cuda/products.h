@@ -27,8 +27,19 @@ struct ProductArgs {
   ProductOutput outputs[kMostOutputs];
   int output_count = 0;
   bool fp32 = false;
+  bool staged = false;      ///< weights may come by way of shared memory (CudaFeatures::staged)
   int64_t fetch_bytes = 0;  ///< of its weights that a block asks for while it waits for its turn, at most
 };
+
+/// How the rows of a product are cut for the kernels of products_staged.cu.
+struct StagedProduct {
+  bool pays = false;  ///< there is work enough for them
+  int inputs = 0;     ///< of a tile at most, one of staged_inputs
+  int row_blocks = 0;
+  int block_rows = 0;  ///< of all but the last block: as equal sizes as steps of 8 allow
+  int panels = 0;      ///< of 256 weight rows of all outputs, in one group
+};
+StagedProduct staged_product(const ProductArgs& args);
 
 /// y [rows, ordered_columns] = x [rows, columns] rounded to E4M3 times a power of two in groups of 32 (spec §6.1).
 void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, LaunchStream& stream);
@@ -37,6 +48,8 @@ void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder orde
 void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 /// x is used as it is.
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
+/// x is quantised, if `quantized`, and in the order of kWideFp8.
+void multiply_fp8_staged(const ProductArgs& args, const StagedProduct& cut, bool quantized, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
 
 // products_few.cu: the same bits for few rows.

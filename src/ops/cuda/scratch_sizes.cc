@@ -4,14 +4,25 @@
 
 namespace deepinfer::cuda {
 
-ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows) {
+int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
+  // Blocks of 128 rows of the inner dimension, one a multiprocessor: fewer than that leave the device idle.
+  constexpr int64_t kEnoughItems = 264;
+  const int64_t routed = rows * shape.topk;
+  const int64_t tiles = std::min(shape.experts, routed) + 1;
+  if (tiles * ((shape.inner + 127) / 128) < kEnoughItems) return 0;
+  // Room for the mean share and about three standard deviations more: what a tile costs follows its own size, not the room.
+  const int64_t share = routed / shape.experts;
+  return share > 72 ? 128 : share > 40 ? 96 : share > 18 ? 64 : share > 7 ? 32 : 16;
+}
+
+namespace {
+ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, bool staged) {
   ExpertSizes s;
   const int64_t routed = rows * shape.topk;
   s.pairs = routed + rows;
-  // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
-  const int64_t share = routed / shape.experts;
-  s.tile_inputs = share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8;
-  s.wide = s.tile_inputs > 16;
+  s.tile_inputs = tile_inputs;
+  s.staged = staged;
+  s.wide = staged || tile_inputs > 16;
   const InputOrder order = s.wide ? InputOrder::kWideFp4 : InputOrder::kLanes;
   s.input_columns = ordered_columns(order, shape.hidden);
   s.hidden_columns = ordered_columns(order, shape.inner);
@@ -22,11 +33,24 @@ ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows) {
   s.tile_count = std::min(shape.experts, routed) + routed / s.tile_inputs + s.shared_tiles;
   return s;
 }
+}  // namespace
 
-ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows) {
-  ExpertSizes most = expert_sizes(shape, rows);
+ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs) {
+  return sizes_of(shape, rows, tile_inputs, true);
+}
+
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged) {
+  const int staged_inputs = staged ? staged_tile_inputs(shape, rows) : 0;
+  if (staged_inputs > 0) return staged_expert_sizes(shape, rows, staged_inputs);
+  // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
+  const int64_t share = rows * shape.topk / shape.experts;
+  return sizes_of(shape, rows, share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8, false);
+}
+
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged) {
+  ExpertSizes most = expert_sizes(shape, rows, staged);
   for (int64_t r = 1; r < rows; ++r) {
-    const ExpertSizes s = expert_sizes(shape, r);
+    const ExpertSizes s = expert_sizes(shape, r, staged);
     for (int64_t ExpertSizes::*size : {&ExpertSizes::pairs, &ExpertSizes::tile_count, &ExpertSizes::input_values,
                                        &ExpertSizes::hidden_values, &ExpertSizes::output_values}) {
       most.*size = std::max(most.*size, s.*size);

@@ -51,15 +51,21 @@ struct ExpertSizes {
   int64_t tile_count = 0;    ///< at most, the shared expert's with them
   int64_t shared_tiles = 0;  ///< of them
   int tile_inputs = 8;       ///< pairs of a tile at most
-  bool wide = false;         ///< warpgroups multiply (wide.cuh)
+  bool wide = false;         ///< warpgroups multiply: inputs are in the orders of wide.cuh
+  bool staged = false;       ///< and weights come by shared memory (staged.cuh); tiles of an expert are of equal sizes
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
   int64_t input_values = 0;  ///< quantised inputs, and if wide those of the shared expert behind them
   int64_t hidden_values = 0;
   int64_t output_values = 0;
 };
-ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows);
+/// Pairs of a tile of the staged kernels (staged.cuh) at most, for an expert's mean share; 0: there is too little work for them.
+int staged_tile_inputs(const ExpertShape& shape, int64_t rows);
+/// Of those kernels, with any `tile_inputs` that staged_layout.h has.
+ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs);
+/// `staged`: with them where there is work enough (CudaFeatures::staged).
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false);
 /// The largest of each size over steps of 1 to `rows` rows: fewer rows may have more tiles. What is no amount is that of `rows`.
-ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows);
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false);
 
 }  // namespace deepinfer::cuda

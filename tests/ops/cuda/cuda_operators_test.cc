@@ -31,7 +31,7 @@ const std::vector<OpCase>& cases() {
   return all;
 }
 
-constexpr const char* kSettings[] = {"none", "all", "wide-attention,wide-index"};
+constexpr const char* kSettings[] = {"none", "all", "wide-attention,wide-index,staged"};
 constexpr size_t kWide = 2;  // at 8 to 16 rows "all" has kernels of few rows
 
 std::unique_ptr<Backend> make_backend(const char* features) {
@@ -83,7 +83,8 @@ TEST_P(CudaOperator, RowsDoNotMatter) {
 
 TEST_P(CudaOperator, FeaturesDoNotMatter) {
   const RunRows run = op().make();
-  const bool wide = op().name.find("attention_") != std::string::npos || op().name.starts_with("index_select");
+  const auto has = [&](const char* part) { return op().name.find(part) != std::string::npos; };
+  const bool wide = has("attention_") || has("index_select") || has("linear_fp8") || has("output_lora");
   for (int64_t count : op().counts) {
     const Outputs want = run(*backend(0), 0, count);
     ASSERT_NO_FATAL_FAILURE(expect_same(run(*gpu(), 0, count), want, 0, count));
@@ -357,8 +358,8 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
-                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "few-rows", "few-rows,overlap",
-                                           "all"),
+                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "few-rows",
+                                           "few-rows,overlap", "all"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::erase_if(name, [](char c) { return std::string_view("-,").find(c) != std::string_view::npos; });

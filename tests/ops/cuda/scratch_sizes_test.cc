@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/cuda/staged_layout.h"
+
 namespace deepinfer::cuda {
 namespace {
 
@@ -30,6 +32,34 @@ TEST(ScratchSizes, TilesHoldEveryPair) {
       EXPECT_EQ(s.output_values, s.pairs * shape.hidden);
     }
   }
+}
+
+// The same of the kernels that have tiles of any size up to a few: they are for steps that fill the device.
+TEST(ScratchSizes, StagedTilesHoldEveryPair) {
+  bool some = false;
+  bool none = false;
+  for (const ExpertShape& shape : kShapes) {
+    for (int64_t rows = 1; rows < 9000; rows += rows < 200 ? 1 : 61) {
+      const ExpertSizes s = expert_sizes(shape, rows, true);
+      (s.staged ? some : none) = true;
+      if (!s.staged) {
+        EXPECT_EQ(s.tile_inputs, expert_sizes(shape, rows).tile_inputs);
+        continue;
+      }
+      EXPECT_TRUE(s.wide);
+      EXPECT_EQ(s.tile_inputs, staged_inputs(s.tile_inputs)) << "no such kernel";
+      const int64_t routed = rows * shape.topk;
+      const int64_t used = std::min(shape.experts, routed);
+      EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
+      EXPECT_GE(s.input_values, 2 * rows * shape.hidden);
+      const ExpertSizes most = rows < 600 ? most_expert_sizes(shape, rows, true) : s;
+      EXPECT_GE(most.tile_count, s.tile_count);
+      EXPECT_GE(most.input_values, s.input_values);
+    }
+  }
+  EXPECT_TRUE(some && none);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 1, true).staged);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true).staged);
 }
 
 // A step of fewer rows can have more tiles: room for the largest step alone would grow under way.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #if !defined(__x86_64__)
@@ -90,6 +91,7 @@ struct Gathering {
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Gathering> warps, barriers;
+  std::unordered_map<const void*, std::vector<std::vector<SharedCopy>>> attached;  // by barrier
   Context outside;
   size_t current = 0;
   size_t running = 0;
@@ -251,21 +253,41 @@ void multiply(float* const (&sums)[32], const uint32_t (&a)[32][4], int n, Funct
   }
 }
 
-void issue_copy(const SharedCopy& copy) { self().open_copies.push_back(copy); }
+namespace {
+void do_copies(const std::vector<SharedCopy>& copies) {
+  for (const SharedCopy& copy : copies) {
+    if (copy.from != nullptr) {
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    } else {
+      std::memset(copy.to, 0, copy.bytes);
+    }
+  }
+}
+}  // namespace
+
+void issue_copy(const SharedCopy& copy) {
+  std::memset(copy.to, 0xff, copy.bytes);
+  self().open_copies.push_back(copy);
+}
 void commit_copies() {
   self().copy_groups.push_back(std::move(self().open_copies));
   self().open_copies.clear();
 }
 void finish_copies(uint64_t pending) {
-  for (auto& groups = self().copy_groups; groups.size() > pending; groups.pop_front()) {
-    for (const SharedCopy& copy : groups.front()) {
-      if (copy.from != nullptr) {
-        std::memcpy(copy.to, copy.from, 16);
-      } else {
-        std::memset(copy.to, 0, 16);
-      }
-    }
+  for (auto& groups = self().copy_groups; groups.size() > pending; groups.pop_front()) do_copies(groups.front());
+}
+void attach_copies(const void* barrier) {
+  block->attached[barrier].push_back(std::move(self().open_copies));
+  self().open_copies.clear();
+}
+void finish_attached(const void* barrier, FunctionRef<void()> arrive) {
+  const auto own = block->attached.find(barrier);
+  if (own == block->attached.end()) return;
+  for (const auto& copies : own->second) {
+    do_copies(copies);
+    arrive();
   }
+  own->second.clear();
 }
 
 void issue(const Product& product) { self().open.push_back(product); }

@@ -52,15 +52,20 @@ struct Product {
   int n = 0;
   bool across = false;
 };
-/// 16 bytes for shared memory, or zeros, that come when they are waited for.
+/// Bytes for shared memory, or zeros, that come when they are waited for; until then there are 0xff.
 struct SharedCopy {
   uint8_t* to = nullptr;
   const void* from = nullptr;  ///< nullptr: zeros
+  uint32_t bytes = 16;
 };
 void issue_copy(const SharedCopy& copy);
 void commit_copies();
 /// All groups but the last `pending`.
 void finish_copies(uint64_t pending);
+/// Copies of this thread that are in no group yet come with finish_attached of this barrier.
+void attach_copies(const void* barrier);
+/// Does what is attached to a barrier; `arrive` once for every time that copies were attached.
+void finish_attached(const void* barrier, FunctionRef<void()> arrive);
 
 void issue(const Product& product);
 void commit();

@@ -21,9 +21,14 @@ T* dynamic_shared_behind() {
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
 inline void copy_async(uint32_t shared, const void* from, int bytes) {
-  if (bytes != 0 && bytes != 16) std::abort();
+  if (shared % 16 != 0 || (bytes != 0 && bytes != 16)) std::abort();
   if (bytes != 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) std::abort();
-  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 16)), bytes == 0 ? nullptr : from});
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 16)), bytes == 0 ? nullptr : from, 16});
+}
+inline void copy_weights_async(uint32_t shared, const void* from, int bytes) { copy_async(shared, from, bytes); }
+inline void copy_word_async(uint32_t shared, const void* from) {
+  if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, 4});
 }
 inline void commit_copies() { emulated::commit_copies(); }
 template <int kPending>
@@ -31,7 +36,17 @@ void wait_copies() {
   emulated::finish_copies(kPending);
 }
 
+inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
+
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+
+inline uint4 load_shared(uint32_t address) {
+  if (address % 16 != 0) std::abort();
+  uint4 v;
+  std::memcpy(&v, emulated::shared_at(address, 16), 16);
+  return v;
+}
+inline uint32_t load_shared_byte(uint32_t address) { return *emulated::shared_at(address, 1); }
 
 inline float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
 inline uint32_t pair_of(float low, float high) { return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16; }

@@ -22,8 +22,12 @@ inline void barrier_arrive(uint64_t* barrier) {
   EmulatedBarrier& b = as_emulated(barrier);
   if (++b.arrived == b.wanted) b.arrived = 0, ++b.turns;
 }
+inline void barrier_arrive_copied(uint64_t* barrier) { emulated::attach_copies(barrier); }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  emulated::wait_until([&] { return static_cast<uint32_t>(as_emulated(barrier).turns & 1) != (parity & 1); });
+  emulated::wait_until([&] {
+    emulated::finish_attached(barrier, [&] { barrier_arrive(barrier); });
+    return static_cast<uint32_t>(as_emulated(barrier).turns & 1) != (parity & 1);
+  });
 }
 inline void named_barrier(int id, int threads) { emulated::block_barrier(id, threads); }
 

@@ -1,0 +1,268 @@
+// Products and experts, thread by thread on the host (device.h): kernels that bring weights by way of shared memory against those
+// that do not, bitwise, and both against the reference.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/thread_pool.h"
+#include "ops/backends.h"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/fp4_order.h"
+#include "ops/cuda/products.h"
+#include "ops/op_compare.h"
+#include "ops/op_inputs.h"
+#include "ops/wrapped_backend.h"
+
+namespace deepinfer {
+namespace {
+
+using testing::expect_close;
+using testing::expect_same;
+using testing::OpCase;
+using testing::Outputs;
+using testing::Random;
+using testing::RunRows;
+
+// Scratch at a multiple of 16 bytes.
+template <typename T>
+class Room {
+ public:
+  explicit Room(int64_t count) : memory_(static_cast<size_t>(count) * sizeof(T) + 16, 0xcd) {}
+  T* data() {
+    const auto at = reinterpret_cast<uintptr_t>(memory_.data());
+    return reinterpret_cast<T*>(memory_.data() + (16 - at % 16) % 16);
+  }
+
+ private:
+  std::vector<uint8_t> memory_;
+};
+
+/// The reference, but for matrix products of FP8 and FP4.
+class EmulatedProducts final : public WrappedBackend {
+ public:
+  /// `tile_inputs`: of staged experts; 0: not staged.
+  EmulatedProducts(int tile_inputs, bool arranged)
+      : WrappedBackend(make_reference_backend(pool())), tile_inputs_(tile_inputs), arranged_(arranged), stream_(nullptr, false) {}
+
+  void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
+    cuda::ProductArgs args = arguments(x, rows, outputs[0].weight.in);
+    for (const LinearOutput& o : outputs) args.outputs[args.output_count++] = {cuda::view(o.weight), o.y};
+    Room<bf16> scratch(cuda::fp8_scratch(rows, 1, outputs[0].weight.in));
+    count(args);
+    cuda::multiply_fp8_quantized(args, scratch.data(), stream_);
+  }
+  void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
+    cuda::ProductArgs args = arguments(o, rows, groups * wo_a.in);
+    args.x_group = wo_a.in;
+    args.groups = groups;
+    args.outputs[args.output_count++] = {cuda::view(wo_a), y};
+    Room<bf16> scratch(cuda::fp8_scratch(rows, groups, wo_a.in));
+    count(args);
+    cuda::multiply_fp8(args, scratch.data(), stream_);
+  }
+  void experts(const ExpertsArgs& args, int64_t rows) override {
+    const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, args.shared_w1.in, args.shared_w1.out};
+    cuda::ExpertPlan plan{tile_inputs_ > 0 ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
+                                           : cuda::expert_sizes(shape, rows)};
+    plan.shared_first = plan.staged;
+    plan.arranged = arranged_;
+    Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
+    Room<float> weight(plan.pairs);
+    Room<cuda::ExpertPlan::Tile> tiles(plan.tile_count);
+    Room<bf16> input(plan.input_values), hidden(plan.hidden_values), output(plan.output_values);
+    plan.token = token.data(), plan.pair_of = pair_of.data(), plan.weight = weight.data(), plan.tiles = tiles.data();
+    plan.input = input.data(), plan.hidden = hidden.data(), plan.output = output.data();
+    std::vector<ExpertWeights> routed(args.routed.begin(), args.routed.end());
+    std::vector<std::vector<uint32_t>> arranged;
+    if (arranged_) {
+      for (ExpertWeights& w : routed) {
+        for (Fp4Weight* m : {&w.w1, &w.w2, &w.w3}) {
+          auto& words = arranged.emplace_back(static_cast<size_t>(m->out * m->in / 8));
+          std::memcpy(words.data(), m->codes, words.size() * 4);
+          for (uint32_t& word : words) word = cuda::arrange_fp4(word);
+          m->codes = reinterpret_cast<const uint8_t*>(words.data());
+        }
+      }
+    }
+    cuda::run_experts(args, routed.data(), rows, plan, stream_);
+  }
+
+  int staged_calls() const { return staged_calls_; }
+
+ private:
+  static ThreadPool* pool() {
+    static ThreadPool one(1);
+    return &one;
+  }
+  void count(const cuda::ProductArgs& args) { staged_calls_ += cuda::staged_product(args).pays ? 1 : 0; }
+  cuda::ProductArgs arguments(const bf16* x, int64_t rows, int64_t stride) const {
+    cuda::ProductArgs args;
+    args.x = x;
+    args.rows = rows;
+    args.x_stride = stride;
+    args.staged = tile_inputs_ > 0;
+    return args;
+  }
+  void around(const char* /*name*/, int64_t /*rows*/, FunctionRef<void()> call) override { call(); }
+
+  int tile_inputs_;
+  bool arranged_;
+  cuda::LaunchStream stream_;
+  int staged_calls_ = 0;
+};
+
+struct ExpertShape {
+  const char* name;
+  int64_t hidden, inner, experts, topk, rows;
+  int tile_inputs;
+  int large_scale = 0;  ///< some scales are as large as this byte: they need two factors
+};
+
+// Tiles of every size that there are kernels for, some cut in two, experts without any pair; columns that end in the middle of a
+// chunk and of a segment, and rows of scales that begin at any byte.
+constexpr ExpertShape kExpertShapes[] = {
+    {"few_8", 96, 1120, 5, 2, 7, 16},
+    {"few_16", 576, 288, 6, 2, 25, 16},
+    {"few_32", 288, 576, 4, 2, 50, 32},
+    {"many_64", 96, 1152, 3, 2, 90, 64},
+    {"many_96", 1088, 160, 4, 1, 190, 96},
+    {"many_128", 608, 192, 4, 2, 300, 128},
+    {"release_width", 96, 2304, 2, 1, 40, 64},
+    {"large_scales", 576, 320, 3, 2, 20, 32, 140},
+    {"large_scales_many", 320, 576, 3, 2, 130, 128, 140},
+};
+
+OpCase expert_case(const ExpertShape& d) {
+  return {d.name, {d.rows}, [d]() -> RunRows {
+            struct Inputs {
+              std::vector<testing::Fp4Matrix> w1, w2, w3;
+              testing::Fp8Matrix shared1, shared2, shared3;
+              std::vector<ExpertWeights> routed;
+              std::vector<bf16> v;
+              std::vector<int32_t> experts;
+              std::vector<float> weights;
+            };
+            Random random(7);
+            auto in = std::make_shared<Inputs>();
+            const auto enlarge = [&](std::vector<uint8_t>& scales) {
+              for (size_t i = 0; d.large_scale != 0 && i < scales.size(); i += 37)
+                scales[i] = static_cast<uint8_t>(d.large_scale - static_cast<int>(i % 14));
+            };
+            for (int64_t e = 0; e < d.experts; ++e) {
+              in->w1.emplace_back(random, d.inner, d.hidden);
+              in->w3.emplace_back(random, d.inner, d.hidden);
+              in->w2.emplace_back(random, d.hidden, d.inner);
+              for (auto* m : {&in->w1.back(), &in->w2.back(), &in->w3.back()}) enlarge(m->scales);
+            }
+            for (size_t e = 0; e < in->w1.size(); ++e)
+              in->routed.push_back({in->w1[e].view(), in->w2[e].view(), in->w3[e].view()});
+            in->shared1 = testing::Fp8Matrix(random, d.inner, d.hidden);
+            in->shared3 = testing::Fp8Matrix(random, d.inner, d.hidden);
+            in->shared2 = testing::Fp8Matrix(random, d.hidden, d.inner);
+            for (auto* m : {&in->shared1, &in->shared2, &in->shared3}) enlarge(m->scales);
+            in->v = testing::activations(random, d.rows, d.hidden);
+            for (int64_t r = 0; r < d.rows; ++r) {
+              std::vector<int32_t> ids;  // the first experts have more, the last ones none
+              while (static_cast<int64_t>(ids.size()) < d.topk) {
+                const auto e =
+                    static_cast<int32_t>(random.below(random.below(3) != 0 ? d.topk : std::max(d.topk, d.experts - 1)));
+                if (std::find(ids.begin(), ids.end(), e) == ids.end()) ids.push_back(e);
+              }
+              for (const int32_t e : ids) {
+                in->experts.push_back(e);
+                in->weights.push_back(static_cast<float>(0.05 + random.uniform()));
+              }
+            }
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<bf16> y(static_cast<size_t>(count * d.hidden));
+              b.experts({.v = in->v.data() + begin * d.hidden,
+                         .experts = in->experts.data() + begin * d.topk,
+                         .weights = in->weights.data() + begin * d.topk,
+                         .routed = in->routed,
+                         .shared_w1 = in->shared1.view(),
+                         .shared_w2 = in->shared2.view(),
+                         .shared_w3 = in->shared3.view(),
+                         .topk = d.topk,
+                         .swiglu_limit = 10,
+                         .y = y.data()},
+                        count);
+              return {testing::output_of("y", testing::Compare::kInnerQuantiser, y, d.hidden)};
+            };
+          }};
+}
+
+class StagedExpertShapes : public ::testing::TestWithParam<ExpertShape> {};
+
+TEST_P(StagedExpertShapes, HaveTheBitsOfTheOthers) {
+  const ExpertShape& shape = GetParam();
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts plain(0, false), staged(shape.tile_inputs, false);
+  const Outputs want = run(plain, 0, shape.rows);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(staged, 0, shape.rows), want, 0, shape.rows));
+  EmulatedProducts arranged(shape.tile_inputs, true);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged, 0, shape.rows), want, 0, shape.rows));
+}
+
+TEST(StagedExperts, AreCloseToTheReference) {
+  const ExpertShape& shape = kExpertShapes[1];
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts staged(shape.tile_inputs, true);
+  testing::OwnedBackend reference = testing::reference_backend(1);
+  expect_close(run(staged, 0, shape.rows)[0], run(*reference.backend, 0, shape.rows)[0], shape.rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+struct ProductShape {
+  const char* name;
+  int64_t in;
+  std::vector<int64_t> outs;
+  int64_t groups, rows;
+};
+
+OpCase product_case(const ProductShape& d) {
+  return {
+      d.name, {d.rows}, [d]() -> RunRows {
+        Random random(8);
+        auto weights = std::make_shared<std::vector<testing::Fp8Matrix>>();
+        for (const int64_t out : d.outs) weights->emplace_back(random, out, d.in);
+        for (auto& w : *weights) {
+          for (size_t i = 5; i < w.scales.size(); i += 41) w.scales[i] = static_cast<uint8_t>(140 - i % 14);
+        }
+        const auto x = testing::activations(random, d.rows, d.in * d.groups);
+        return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+          std::vector<std::vector<bf16>> y;
+          std::vector<LinearOutput> outputs;
+          for (const auto& w : *weights) y.emplace_back(static_cast<size_t>(count * w.out));
+          for (size_t i = 0; i < y.size(); ++i) outputs.push_back({(*weights)[i].view(), y[i].data()});
+          if (d.groups == 1) {
+            b.linear_fp8(x.data() + begin * d.in, count, outputs);
+          } else {
+            b.output_lora(x.data() + begin * d.in * d.groups, count, outputs[0].weight, d.groups, y[0].data());
+          }
+          Outputs out;
+          for (const auto& values : y)
+            out.push_back(testing::output_of("y", testing::Compare::kBf16, values, static_cast<int64_t>(values.size()) / count));
+          return out;
+        };
+      }};
+}
+
+TEST(StagedProducts, HaveTheBitsOfTheOthers) {
+  for (const ProductShape& shape : {ProductShape{"few", 608, {15300}, 1, 13},
+                                    {"few_groups", 544, {60 * 20}, 60, 29},
+                                    {"many", 96, {5000, 2720}, 1, 131},
+                                    {"many_groups", 1056, {30 * 20}, 30, 150}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = product_case(shape).make();
+    EmulatedProducts plain(0, false), staged(128, false);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(staged, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+    EXPECT_EQ(staged.staged_calls(), 1);
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer
