@@ -28,12 +28,13 @@ constexpr int64_t kStreams = 4;
 
 class OpsBench {
  public:
-  OpsBench(Backend* backend, std::string features, std::string device, double tflops, double seconds)
+  OpsBench(Backend* backend, std::string features, std::string device, double tflops, double seconds, int64_t most_rows)
       : backend_(backend),
         memory_(&backend->memory()),
         features_(std::move(features)),
         ceilings_(backend->memory(), std::move(device), tflops),
-        seconds_(seconds) {}
+        seconds_(seconds),
+        most_rows_(most_rows) {}
 
   void dense();
   void experts();
@@ -42,6 +43,11 @@ class OpsBench {
   void rows();
 
  private:
+  std::vector<int64_t> up_to_most(std::vector<int64_t> rows) const {
+    std::erase_if(rows, [&](int64_t n) { return n > most_rows_; });
+    return rows;
+  }
+
   // Median over rounds of the time of one call, in us. fn(i) is given the number of the call.
   template <typename Fn>
   double time(const Fn& fn) {
@@ -74,18 +80,23 @@ class OpsBench {
   std::string features_;
   DeviceCeilings ceilings_;
   double seconds_;
+  int64_t most_rows_;
 };
 
 std::string text(int64_t v) { return std::to_string(v); }
 
 void OpsBench::dense() {
-  const std::vector<int64_t> row_counts = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+  const std::vector<int64_t> row_counts = up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
   const int64_t most = row_counts.back();
   struct Shape {
     const char* name;
     int64_t out, in;
   };
-  for (const Shape& s : {Shape{"wq_a", 1280, 5120}, {"wq_b", 32768, 1280}, {"wo_b", 5120, 8192}, {"engram_wkv", 25600, 6144}}) {
+  for (const Shape& s : {Shape{"wq_a", 1280, 5120},
+                         {"wq_b", 32768, 1280},
+                         {"index_wq_b", 4096, 1280},
+                         {"wo_b", 5120, 8192},
+                         {"engram_wkv", 25600, 6144}}) {
     DeviceInputs in(memory_);
     std::vector<Fp8Weight> weights;
     for (int64_t made = 0; made < int64_t{1} << 30; made += s.out * s.in) weights.push_back(in.fp8(s.out, s.in));
@@ -120,7 +131,7 @@ void OpsBench::dense() {
     const Bf16Weight head{in.normal(129280 * kHidden), 129280, kHidden};
     bf16* x = in.normal(64 * kHidden);
     auto* y = in.room<float>(64 * 129280);
-    for (int64_t rows : {1, 8, 32, 64}) {
+    for (int64_t rows : up_to_most({1, 8, 32, 64})) {
       const double us = time([&](int64_t) { backend_->linear_bf16_fp32(x, rows, head, y); });
       print("linear_bf16_fp32", us, 129280.0 * kHidden * 2 + static_cast<double>(rows) * 129280 * 4,
             2.0 * static_cast<double>(rows) * 129280 * kHidden, {{"matrix", "head"}, {"rows", text(rows)}});
@@ -146,7 +157,7 @@ void OpsBench::experts() {
     auto* y = in.room<bf16>(kMostRows * kHidden);
     bf16* route_w = in.normal(kExperts * kHidden, 0.02f);
     float* bias = in.floats(kExperts, 0.01f);
-    for (int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192}) {
+    for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})) {
       if (inner != kInner && rows != 1 && rows != 32 && rows != 128 && rows != 1024) continue;
       std::vector<int32_t> ids;
       std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.25f);
@@ -234,7 +245,7 @@ void OpsBench::attention() {
       chosen.push_back(static_cast<int32_t>(j * (kCached / kChosen) + static_cast<int64_t>(in.rng()() % (kCached / kChosen))));
   }
   const int32_t* device_chosen = in.upload(chosen);
-  for (int64_t rows : {1, 8, 32, 64, 128, 256, 1024, 8192}) {
+  for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 8192})) {
     std::vector<AttentionQuery> queries;
     for (int64_t r = 0; r < rows; ++r) {
       const auto s = static_cast<size_t>(r % sequences);
@@ -279,6 +290,7 @@ void OpsBench::index() {
   auto* bits = in.room<uint64_t>(kPrefill * words);
   using Mode = IndexSelectArgs::Candidates;
   const auto run = [&](int64_t rows, int64_t visible, Mode mode) {
+    if (rows > most_rows_) return;
     std::vector<IndexQuery> queries;
     for (int64_t r = 0; r < rows; ++r)
       queries.push_back({{table.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
@@ -340,7 +352,7 @@ void OpsBench::rows() {
   for (int64_t i = 0; i < kMost * 24; ++i) ids.push_back(static_cast<int64_t>(in.rng()() % static_cast<uint64_t>(table_rows)));
   const int64_t* device_ids = in.upload(ids);
   auto* e = in.room<bf16>(kMost * 24 * 256);
-  for (int64_t rows : {1, 8, 128, 4096}) {
+  for (int64_t rows : up_to_most({1, 8, 128, 4096})) {
     const auto n = static_cast<double>(rows);
     const BenchConditions c = {{"rows", text(rows)}};
     const double stream_bytes = n * kStreams * kHidden * 2;
@@ -369,6 +381,8 @@ int main(int argc, char** argv) {
   app.add_option("--tflops", tflops, "bf16 matrix rate measured on this device (peer_torch.py); 0: floors count bytes alone");
   app.add_option("--seconds", seconds, "for each figure")->check(CLI::Range(0.01, 60.0));
   app.add_option("--parts", parts)->delimiter(',');
+  int64_t most_rows = INT64_MAX;
+  app.add_option("--most-rows", most_rows, "leave out figures of more rows");
   std::vector<std::string> settings = {"none"};
   app.add_option("--cuda-features", settings, "as of deepinfer serve; several are measured one after the other");
   CLI11_PARSE(app, argc, argv);
@@ -382,7 +396,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", backend.error().message().c_str());
       return 1;
     }
-    OpsBench bench(backend->get(), cuda_features_text(*features), devices->front().name, tflops, seconds);
+    OpsBench bench(backend->get(), cuda_features_text(*features), devices->front().name, tflops, seconds, most_rows);
     if (wanted("experts")) bench.experts();
     if (wanted("dense")) bench.dense();
     if (wanted("attention")) bench.attention();

@@ -329,24 +329,32 @@ void SliceBench::drafts() {
   for (const int64_t batch : options_.draft_batches) {
     const std::span<const std::unique_ptr<SequenceState>> used(states.data(), static_cast<size_t>(batch));
     const BenchConditions conditions = {{"batch", text(batch)}, {"context", text(context)}};
-    // The draft module: taps of one row each into the rings, then a block.
-    std::vector<DraftSequence> wanted;
-    for (const auto& s : used) wanted.push_back({s.get(), 1});
-    const auto pick = [](int64_t k, std::span<float>, std::span<int32_t> tokens) {
-      for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(100 * k + static_cast<int64_t>(i));
-    };
-    const Pass draft = [&] {
-      if (const auto out = slice_->model().draft(wanted, block, pick); !out) {
-        std::fprintf(stderr, "slice: %s\n", out.error().message().c_str());
-        std::exit(1);
+    // A block of the draft module, whose tokens are given, or drawn where the logits are: greedily, and with noise.
+    for (const std::string tokens : {"given", "greedy", "noise"}) {
+      if (tokens != "given" && !backend_->draws()) continue;
+      std::vector<DraftSequence> wanted;
+      for (const auto& s : used) {
+        wanted.push_back({s.get(), 1});
+        if (tokens != "given") wanted.back().draw = DrawRow{.greedy = tokens == "greedy"};
       }
-      backend_->end_pass();
-    };
-    const Figures round = measure(draft, true, true);
-    double bytes = 0, flops = 0;
-    for (const auto& [layer, work] : round.layer_work) bytes += work.bytes, flops += work.flops;
-    ceilings_->print("draft_round", round.us, bytes, flops, conditions);
-    print_operators("draft", round, conditions);
+      const auto pick = [](int64_t k, std::span<float>, std::span<int32_t> given) {
+        for (size_t i = 0; i < given.size(); ++i) given[i] = static_cast<int32_t>(100 * k + static_cast<int64_t>(i));
+      };
+      const Pass draft = [&] {
+        if (const auto out = slice_->model().draft(wanted, block, pick); !out) {
+          std::fprintf(stderr, "slice: %s\n", out.error().message().c_str());
+          std::exit(1);
+        }
+        backend_->end_pass();
+      };
+      const Figures round = measure(draft, true, true);
+      double bytes = 0, flops = 0;
+      for (const auto& [layer, work] : round.layer_work) bytes += work.bytes, flops += work.flops;
+      BenchConditions how = conditions;
+      how.push_back({"tokens", tokens});
+      ceilings_->print("draft_round", round.us, bytes, flops, how);
+      print_operators("draft", round, how);
+    }
     for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{4}, block + 1}) {
       const Pass verify = [&] {
         run(used, rows, true);

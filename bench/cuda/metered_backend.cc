@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/status.h"
 #include "common/ceilings.h"
@@ -171,6 +172,14 @@ void MeteredBackend::beside(FunctionRef<void()> calls) {
   inner_->beside(calls);
 }
 void MeteredBackend::join() { inner_->join(); }
+void MeteredBackend::ahead(int place, FunctionRef<void()> calls) {
+  if (counting_ || marks_kind_ == Marks::kOperators) return calls();
+  asked_ahead_[place] = true;
+  inner_->ahead(place, calls);
+}
+void MeteredBackend::arrive(int place) {
+  if (std::exchange(asked_ahead_[place], false)) inner_->arrive(place);
+}
 void MeteredBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w,
                                          float eps, bf16* y) {
   begin("hyper_collapse_norm", streams(static_cast<double>(rows * (n + 1) * hidden * 2)));
@@ -241,6 +250,10 @@ void MeteredBackend::sparse_attention(const SparseAttentionArgs& args) {
   begin("sparse_attention", attention_work(args));
   inner_->sparse_attention(args);
 }
+void MeteredBackend::rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+  begin("rotated_attention", attention_work(args));
+  inner_->rotated_attention(args, q, rotation);
+}
 void MeteredBackend::route(const RouteArgs& args, int64_t rows) {
   begin("route", product(size(args.gate), rows, args.gate.out, args.gate.in, 4));
   inner_->route(args, rows);
@@ -273,14 +286,16 @@ void MeteredBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf1
   inner_->engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x);
 }
 void MeteredBackend::markov_logits(const MarkovArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
-  begin("markov_logits", product(size(args.head), rows, args.head.out, args.head.in, 8));
+  begin("markov_logits", product(size(args.head), args.rows, args.head.out, args.head.in, 8));
   inner_->markov_logits(args);
 }
 void MeteredBackend::draft_confidence(const ConfidenceArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
-  begin("draft_confidence", product(size(args.proj), rows, args.proj.out, args.proj.in, 4));
+  begin("draft_confidence", product(size(args.proj), args.rows, args.proj.out, args.proj.in, 4));
   inner_->draft_confidence(args);
+}
+void MeteredBackend::draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) {
+  begin("draw", streams(static_cast<double>(static_cast<int64_t>(rows.size()) * vocab * 4)));
+  inner_->draw(logits, vocab, rows, tokens);
 }
 
 }  // namespace deepinfer::bench

@@ -86,6 +86,9 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
   void beside(FunctionRef<void()> calls) override;
   void join() override;
+  bool runs_ahead() const override { return inner_->runs_ahead(); }
+  void ahead(int place, FunctionRef<void()> calls) override;
+  void arrive(int place) override;
   void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                            bf16* y) override;
   void attention_latents(const LatentArgs& args, int64_t rows) override;
@@ -102,6 +105,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override;
   void index_select(const IndexSelectArgs& args) override;
   void sparse_attention(const SparseAttentionArgs& args) override;
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override;
   void route(const RouteArgs& args, int64_t rows) override;
   void experts(const ExpertsArgs& args, int64_t rows) override;
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;
@@ -109,6 +113,8 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
                    int64_t n, int64_t hidden, bf16* x) override;
   void markov_logits(const MarkovArgs& args) override;
   void draft_confidence(const ConfidenceArgs& args) override;
+  bool draws() const override { return inner_->draws(); }
+  void draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) override;
 
  private:
   class Memory final : public DeviceMemory {
@@ -152,6 +158,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   Backend* inner_;
   cuda::StreamOwner* owner_;
   Memory memory_;
+  bool asked_ahead_[kAheadPlaces] = {};  ///< and not arrived
   bool counting_ = false;
   Marks marks_kind_ = Marks::kNone;
   int64_t layer_ = -1;

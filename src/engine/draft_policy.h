@@ -72,6 +72,8 @@ class DraftPolicy {
 
   explicit DraftPolicy(const Options& options);
   bool variable() const { return options_.mode == SpeculationMode::kVariable; }
+  /// Drafts per sequence and step.
+  int64_t most() const { return options_.most; }
 
   /// What a step with `sequences` decoding sequences is to do; `offered`: its plan has room for drafts. Moves the clock of probes
   /// on.

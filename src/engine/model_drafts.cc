@@ -10,23 +10,18 @@ Status ModelExecutor::draft(const StepCommand& command) {
   draft_sequences_.clear();
   drafts_in_form_.clear();
   draft_width_ = 0;
-  for (size_t i = 0; i < command.rows.size(); ++i) {
-    const StepRows& rows = command.rows[i];
-    LiveRows& live = live_[i];
-    if (live.count == 0 || rows.drafts == 0) continue;
-    const SequenceState& s = state(rows.place);
-    // One token more than drafts is drawn; positions from the end on are neither drawn nor, for lack of pages, run.
-    const int64_t next = live.first + live.count;
-    const int64_t most = std::min({rows.drafts, rows.device->end.position - next - 1, s.page_count() * kPagePositions - next});
-    if (most <= 0 || rows.device->draft_rest.rests()) continue;
-    live.offer = static_cast<int64_t>(offers_.size());
-    drafting_.push_back(i);
-    offers_.push_back({.most = most, .confidences = {}, .chosen = 0});
-    draft_sequences_.push_back({&s, rows.device->last});
-    drafts_in_form_.push_back(0);
-    draft_width_ = std::max(draft_width_, most);
+  drafts_drawn_ = 0;
+  // Those that the device draws come first.
+  for (const bool drawn : {true, false}) {
+    for (size_t i = 0; i < command.rows.size(); ++i) {
+      const StepRows& rows = command.rows[i];
+      if (live_[i].count > 0 && rows.drafts > 0 && device_draws(*rows.device) == drawn) offer_drafts(rows, i, drawn);
+    }
+    if (drawn) drafts_drawn_ = offers_.size();
   }
   if (offers_.empty()) return Status::Ok();
+  // Rounds that ask for nothing back on their way have one width, so that they come in few shapes.
+  if (drafts_drawn_ == offers_.size()) draft_width_ = policy_.most();
   const auto count = offers_.size();
   const auto width = static_cast<size_t>(draft_width_);
   draft_masks_.resize(static_cast<size_t>(pool_->size()) * static_cast<size_t>((model_->config().vocab_size + 31) / 32));
@@ -41,8 +36,8 @@ Status ModelExecutor::draft(const StepCommand& command) {
   for (size_t o = 0; o < count; ++o) {
     const StepRows& r = command.rows[drafting_[o]];
     const auto tokens = std::span(draft_tokens_).subspan(o * width, static_cast<size_t>(offers_[o].most));
-    // The samplers counted the drafts as they were drawn, and the forms took them.
-    for (size_t k = tokens.size(); k > 0; --k) r.device->sampler.remove_output(tokens[k - 1]);
+    // The samplers counted the drafts as they were drawn here, and the forms took them.
+    for (size_t k = o < drafts_drawn_ ? 0 : tokens.size(); k > 0; --k) r.device->sampler.remove_output(tokens[k - 1]);
     if (r.device->constraint.has_value()) r.device->constraint->rollback(drafts_in_form_[o]);
     offers_[o].confidences = std::span<const float>(draft_confidences_).subspan(o * width, tokens.size());
     if (replace_drafts_) {
@@ -59,13 +54,29 @@ Status ModelExecutor::draft(const StepCommand& command) {
   return Status::Ok();
 }
 
+void ModelExecutor::offer_drafts(const StepRows& rows, size_t at, bool drawn) {
+  LiveRows& live = live_[at];
+  const SequenceState& s = state(rows.place);
+  // One token more than drafts is drawn; positions from the end on are neither drawn nor, for lack of pages, run.
+  const int64_t next = live.first + live.count;
+  const int64_t most = std::min({rows.drafts, rows.device->end.position - next - 1, s.page_count() * kPagePositions - next});
+  if (most <= 0 || rows.device->draft_rest.rests()) return;
+  live.offer = static_cast<int64_t>(offers_.size());
+  drafting_.push_back(at);
+  offers_.push_back({.most = most, .confidences = {}, .chosen = 0});
+  draft_sequences_.push_back({&s, rows.device->last});
+  if (drawn) draft_sequences_.back().draw = draw_row(rows.device->sampler.params());
+  drafts_in_form_.push_back(0);
+  draft_width_ = std::max(draft_width_, most);
+}
+
 /// The draft is drawn as the target's token will be: same noise, same filters, counts that hold the drafts before it. That makes
-/// the two meet most often (spec/sampling §5).
+/// the two meet most often (spec/sampling §5). What the device draws alike never comes here.
 void ModelExecutor::pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens) {
   const auto vocab = static_cast<size_t>(model_->config().vocab_size);
   const size_t words = (vocab + 31) / 32;
-  pool_->run(static_cast<int64_t>(tokens.size()), [&](int64_t i, int thread) {
-    const auto o = static_cast<size_t>(i);
+  pool_->run(static_cast<int64_t>(tokens.size() - drafts_drawn_), [&](int64_t i, int thread) {
+    const size_t o = static_cast<size_t>(i) + drafts_drawn_;
     if (k >= offers_[o].most) return;  // what is there stays: nobody reads it
     const size_t at = drafting_[o];
     DeviceSequence& device = *command.rows[at].device;

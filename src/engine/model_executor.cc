@@ -338,10 +338,19 @@ void ModelExecutor::draw(const StepCommand& command, StepResult& result) {
   result.mask_wait = waited;
 }
 
-/// Draws that need neither the history of the answer nor a mask nor the logits themselves.
-bool ModelExecutor::device_draws(const StepDraw& draw) const {
-  return model_->draws() && draw.logprobs < 0 && !draw.device->constraint.has_value() &&
-         draw.device->sampler.draws_from_raw_logits();
+/// Whether draws of an answer need neither its history nor a mask.
+bool ModelExecutor::device_draws(const DeviceSequence& device) const {
+  return model_->draws() && !device.constraint.has_value() && device.sampler.draws_from_raw_logits();
+}
+
+DrawRow ModelExecutor::draw_row(const SamplingParams& params) {
+  return {.greedy = params.temperature < kGreedyTemperature,
+          .temperature = params.temperature,
+          .min_p = params.min_p,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .seed = params.seed,
+          .choice_index = params.choice_index};
 }
 
 /// Fills device_tokens_, and fetches the logits that the host has to look at; true if there are none.
@@ -352,18 +361,13 @@ bool ModelExecutor::draw_on_device(const StepCommand& command, const StepResult&
   fetched_.clear();
   for (size_t i = 0; i < command.draws.size(); ++i) {
     const LiveRows& live = live_[draw_rows_[i]];
-    if (live.count == 0 || !device_draws(command.draws[i])) continue;
-    const SamplingParams& p = command.draws[i].device->sampler.params();
+    const StepDraw& draw = command.draws[i];
+    if (live.count == 0 || draw.logprobs >= 0 || !device_draws(*draw.device)) continue;  // log-probs want the logits themselves
+    DrawRow row = draw_row(draw.device->sampler.params());
     for (int64_t j = 0; j <= live.drafts; ++j) {
-      device_rows_.push_back({.row = live.draw_logits + j,
-                              .greedy = p.temperature < kGreedyTemperature,
-                              .temperature = p.temperature,
-                              .min_p = p.min_p,
-                              .top_k = p.top_k,
-                              .top_p = p.top_p,
-                              .seed = p.seed,
-                              .position = live.first + live.count + j,
-                              .choice_index = p.choice_index});
+      row.row = live.draw_logits + j;
+      row.position = live.first + live.count + j;
+      device_rows_.push_back(row);
       device_places_.push_back(result.draws[i].first + j);
     }
   }

@@ -73,6 +73,7 @@ class ModelExecutor final : public Executor {
   static void forget(LiveRows& live);
   void find_rows(const StepCommand& command);
   Status draft(const StepCommand& command);
+  void offer_drafts(const StepRows& rows, size_t at, bool drawn);
   void pick_drafts(const StepCommand& command, int64_t k, std::span<float> logits, std::span<int32_t> tokens);
   Result<StepOutput> forward(const StepCommand& command, StepResult& result);
   void start_masks(const StepCommand& command);
@@ -80,7 +81,8 @@ class ModelExecutor final : public Executor {
   void draw(const StepCommand& command, StepResult& result);
   void draw_tokens(const StepDraw& draw, const LiveRows& rows, std::span<const uint32_t> masks, std::vector<float>& scratch,
                    DrawResult& drawn, StepResult& result);
-  bool device_draws(const StepDraw& draw) const;
+  bool device_draws(const DeviceSequence& device) const;
+  static DrawRow draw_row(const SamplingParams& params);
   bool draw_on_device(const StepCommand& command, const StepResult& result);
   Status settle_drafts(const StepCommand& command, DraftPolicy::Kind kind, StepResult& result);
   void prompt_logprobs(const StepCommand& command, StepResult& result);
@@ -118,6 +120,7 @@ class ModelExecutor final : public Executor {
   std::vector<float> draft_confidences_;
   std::vector<DraftContext> contexts_;
   int64_t draft_width_ = 0;
+  size_t drafts_drawn_ = 0;  ///< offers, the first ones, whose drafts the device draws
   int64_t uncollected_ = 0;  ///< steps since the device was asked for its expert counts
 
   std::mutex mutex_;

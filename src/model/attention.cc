@@ -32,9 +32,9 @@ void Model::run_attention(Step& step, int64_t layer) {
     step.observe("chosen", layer, b.chosen, rows * c.index_topk);
     step.observe("chosen_count", layer, b.chosen_count.data(), rows);
   }
-  attend(step, layer, source);
+  attend(step, layer, source, rotation);
   commit_window(step, layer);
-  attention_output(step, w, rotation);
+  attention_output(step, w);
 }
 
 void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, const RopeRows& rotation) {
@@ -58,14 +58,12 @@ void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, c
     backend_->pack_window(b.kv.data(), rows, c.head_dim, b.window_kv.data());
   const LinearOutput q{w.wq_b, b.q.data()};
   backend_->linear_fp8(b.q_low.data(), rows, {&q, 1});
-  backend_->rope(b.q.data(), rotation, rows, c.num_attention_heads, c.head_dim, false);
 }
 
-void Model::attention_output(Step& step, const BlockWeights& w, const RopeRows& rotation) {
+void Model::attention_output(Step& step, const BlockWeights& w) {
   const ModelConfig& c = config_;
   Buffers& b = *step.b;
   const int64_t rows = step.rows;
-  backend_->rope(b.o.data(), rotation, rows, c.num_attention_heads, c.head_dim, true);
   backend_->output_lora(b.o.data(), rows, w.wo_a, c.o_groups, b.o_low.data());
   const LinearOutput out{w.wo_b, b.out.data()};
   backend_->linear_fp8(b.o_low.data(), rows, {&out, 1});
@@ -198,7 +196,7 @@ void Model::run_indexer(Step& step, int64_t layer, int64_t source) {
   }
 }
 
-void Model::attend(Step& step, int64_t layer, int64_t source) {
+void Model::attend(Step& step, int64_t layer, int64_t source, const RopeRows& rotation) {
   const ModelConfig& c = config_;
   Buffers& b = *step.b;
   const bool decoder = layer >= c.first_decoder_layer();
@@ -224,12 +222,19 @@ void Model::attend(Step& step, int64_t layer, int64_t source) {
   }
   for (int64_t row = step.live; row < step.rows; ++row)
     b.queries[static_cast<size_t>(row)] = b.queries[static_cast<size_t>(step.live - 1)];
-  backend_->sparse_attention({.q = b.q.data(),
-                              .sinks = weights_.blocks[static_cast<size_t>(layer)].attn_sink,
-                              .out = b.o.data(),
-                              .queries = {b.queries.data(), static_cast<size_t>(step.rows)},
-                              .heads = c.num_attention_heads,
-                              .dim = c.head_dim});
+  rotated_attention(step, weights_.blocks[static_cast<size_t>(layer)].attn_sink, rotation);
+}
+
+void Model::rotated_attention(Step& step, const float* sinks, const RopeRows& rotation) {
+  const ModelConfig& c = config_;
+  Buffers& b = *step.b;
+  backend_->rotated_attention({.q = b.q.data(),
+                               .sinks = sinks,
+                               .out = b.o.data(),
+                               .queries = {b.queries.data(), static_cast<size_t>(step.rows)},
+                               .heads = c.num_attention_heads,
+                               .dim = c.head_dim},
+                              b.q.data(), rotation);
 }
 
 void Model::commit_window(Step& step, int64_t layer) {

@@ -187,10 +187,11 @@ void Model::reserve_buffers(const Step& step) {
   const int64_t active = std::max(c.num_experts_per_tok, c.dspark_num_experts_per_tok);
   b.experts.reserve_discard(rows * active);
   b.expert_weights.reserve_discard(rows * active);
-  b.engram_e.reserve_discard(rows * c.engram_columns() * c.engram_head_dim);
+  b.engram_e.reserve_discard((step.gathers_ahead ? engram_slots() : 1) * rows * c.engram_columns() * c.engram_head_dim);
   b.engram_kv.reserve_discard(rows * (n + 1) * hidden);
   b.tap.reserve_discard(rows * hidden);
-  b.main_hidden.reserve_discard(rows * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size()));
+  // Rows filled up: extend_draft reads what is here, and must not ask for more.
+  b.main_hidden.reserve_discard(row_bucket(rows) * hidden * static_cast<int64_t>(c.dspark_target_layer_ids.size()));
   const int64_t pairs = c.qk_rope_head_dim / 2;
   reserve_inputs(b.all, rows);
   b.pair_cos.reserve_discard(rows * pairs);
@@ -208,7 +209,7 @@ void Model::reserve_buffers(const Step& step) {
 
 void Model::reserve_inputs(StepInputs& in, int64_t rows) const {
   for (SharedBuffer<float>* t : in.rotations()) t->reserve_discard(rows * config_.qk_rope_head_dim / 2);
-  in.engram_rows.reserve_discard(rows * config_.engram_columns() * static_cast<int64_t>(config_.engram_layer_ids.size()));
+  in.engram_rows.reserve_discard(rows * config_.engram_columns() * engram_slots());
   in.image.reserve_discard(rows);
   in.counted.reserve_discard(1);
 }
@@ -219,6 +220,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
   in.live = static_cast<int64_t>(batch.tokens.size());
   in.rows = step.replayed ? row_bucket(in.live) : in.live;
   step.has_image = !batch.image_mask.empty();
+  step.gathers_ahead = gathers_ahead(step);
   step.rows = in.rows;
   reserve_buffers(step);
   step.use(in);
@@ -240,6 +242,7 @@ void Model::prepare(const StepBatch& batch, Step& step) {
                         .save_at = s.save_at};
     in.spans.push_back(span);
     if (s.save != nullptr) s.state->begin_save(s.save_at, *s.save);
+    if (s.save != nullptr && saves_behind(*s.state, s.save_at, span.end())) in.spans.back().save = nullptr;
     std::vector<int32_t>& history = s.state->history();
     for (int64_t position = span.start; position < span.end(); ++position, ++row) {
       in.positions.push_back(position);
@@ -317,7 +320,11 @@ Result<StepOutput> Model::forward(const StepBatch& batch, StepObserver* observer
   const auto wanted = static_cast<int64_t>(batch.logit_rows.size());
   b.logit_rows = wanted;
   if (wanted > 0 && !batch.logits_stay) b.logits.download(wanted * c.vocab_size);
-  for (const StepSequence& s : batch.sequences) s.state->advance(s.count);
+  for (const StepSequence& s : batch.sequences) {
+    if (s.save != nullptr && saves_behind(*s.state, s.save_at, s.state->length() + s.count))
+      s.state->save_layers(*s.save, b.rings);
+    s.state->advance(s.count);
+  }
   if (!batch.logits_stay) output.logits = logits();
   b.main_hidden_rows = static_cast<int64_t>(batch.tokens.size());
   return output;
@@ -338,6 +345,7 @@ void Model::run_layers(const StepBatch& batch, Step& step, StepOutput& output) {
                        batch.embeddings.data() + static_cast<int64_t>(i) * hidden, hidden * static_cast<int64_t>(sizeof(bf16)));
     }
   }
+  if (step.gathers_ahead) gather_ahead(step);
   begin_pre(step);
   if (step.narrows) {
     b.memory->fill(b.main_hidden.data(), 0,
@@ -501,21 +509,6 @@ void Model::tap_streams(Step& step, int64_t layer) {
   }
   pad_copies(step, step.rows);
   b.memory->copy_rows(b.copies, hidden * static_cast<int64_t>(sizeof(bf16)));
-}
-
-void Model::run_engram(Step& step, int64_t layer) {
-  const ModelConfig& c = config_;
-  const BlockWeights& w = weights_.blocks[static_cast<size_t>(layer)];
-  Buffers& b = *step.b;
-  const int64_t first = c.engram_slot(layer) * step.rows * c.engram_columns();
-  step.observe("engram_rows", layer, step.in->engram_rows.host() + first, step.rows * c.engram_columns());
-  backend_->engram_gather(w.engram_table, step.in->engram_rows.device() + first, step.rows, c.engram_columns(),
-                          b.engram_e.data());
-  const LinearOutput kv{w.engram_wkv, b.engram_kv.data()};
-  backend_->linear_fp8(b.engram_e.data(), step.rows, {&kv, 1});
-  backend_->engram_gate(b.engram_kv.data(), w.engram_q_weight, w.engram_k_weight, step.image, c.rms_norm_eps, step.rows,
-                        c.hc_mult, c.hidden_size, b.x.data());
-  step.observe("engram_out", layer, b.x, step.rows * c.hc_mult * c.hidden_size);
 }
 
 void Model::run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {

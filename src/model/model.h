@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,7 @@
 namespace deepinfer {
 
 struct StepInputs;
+struct StepSpan;
 
 /// New tokens of one sequence in a step; they continue the state.
 struct StepSequence {
@@ -74,10 +76,14 @@ struct DraftContext {
 struct DraftSequence {
   const SequenceState* state = nullptr;
   int32_t anchor = 0;
+  /// How the backend draws this sequence's drafts, if Model::draws; row, position and `certain` are not read. None: the caller
+  /// picks them.
+  std::optional<DrawRow> draw = {};
 };
 
 /// Chooses the tokens of draft position k = 0, 1, ...: logits [sequences, vocab], which it may change, to tokens [sequences]. The
-/// token of k sits at state->length() + 1 + k.
+/// token of k sits at state->length() + 1 + k. Of sequences with DraftSequence::draw there are no logits, and their tokens are
+/// not looked at.
 using DraftPick = FunctionRef<void(int64_t k, std::span<float> logits, std::span<int32_t> tokens)>;
 
 /// Valid until the next draft of the same model.
@@ -160,8 +166,9 @@ class Model {
   /// Fills the draft rings from the taps of the last forward pass. Rows may have been taken back since; what is given here must
   /// be part of its sequence. Rows below a decoder_start have no taps and are left out.
   Status extend_draft(std::span<const DraftContext> contexts, StepObserver* observer = nullptr);
-  /// `length` drafts, at most a block, for each sequence, in one pass over all of them. Where the rings lag behind, the block
-  /// sees no context: poor drafts, never wrong answers.
+  /// `length` drafts, at most a block, for each sequence, in one pass over all of them; sequences with DraftSequence::draw come
+  /// first. If all have it, the host waits once, for all tokens and confidences together; else once more for each position. Where
+  /// the rings lag behind, the block sees no context: poor drafts, never wrong answers.
   Result<DraftOutput> draft(std::span<const DraftSequence> sequences, int64_t length, DraftPick pick,
                             StepObserver* observer = nullptr);
 
@@ -176,6 +183,7 @@ class Model {
  private:
   struct Step;
   struct Buffers;
+  struct DraftRound;
 
   Model(std::shared_ptr<const Checkpoint> checkpoint, std::vector<int32_t> compressed_ids, Backend* backend,
         const Options& options);
@@ -199,14 +207,24 @@ class Model {
   /// From the output of the attention on; its expansion coefficients are in place.
   void mix_streams(Step& step, const HyperMixWeights& w);
   void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
-  void run_engram(Step& step, int64_t layer);
   void tap_streams(Step& step, int64_t layer);
+  // engram.cc
+  void run_engram(Step& step, int64_t layer);
+  int64_t engram_slots() const { return static_cast<int64_t>(config_.engram_layer_ids.size()); }
+  bool gathers_ahead(const Step& step) const;
+  void gather_ahead(Step& step);
+  void gather_engram(const Step& step, const StepInputs& in, int64_t layer);
+  bf16* engram_inputs(const Step& step, int64_t layer) const;
   // padding.cc
   bool can_replay(const StepBatch& batch, const StepObserver* observer) const;
+  /// Whether calls that go over so many rows, and neither wait nor read back, are worth recording.
+  bool replays(int64_t rows, const StepObserver* observer) const;
   /// Inputs of the rows behind the batch's own.
   void pad_inputs(const Step& step, StepInputs& in) const;
   /// Fills the list of copies up to `count`, the most that a step of its rows can have.
   static void pad_copies(const Step& step, int64_t count);
+  /// Whether a snapshot is taken from the rings when the step is over, on a device, instead of layer by layer.
+  bool saves_behind(const SequenceState& state, int64_t position, int64_t end) const;
   // narrow.cc
   Status check_logit_rows(const StepBatch& batch) const;
   /// Decides whether the step narrows, and makes the inputs of the rows that go on.
@@ -220,18 +238,27 @@ class Model {
   int64_t source_of(int64_t layer) const;  ///< number of its KV source in the page layout, -1 without
   void run_attention(Step& step, int64_t layer);
   void attention_inputs(Step& step, int64_t layer, const BlockWeights& w, const RopeRows& rotation);
-  void attention_output(Step& step, const BlockWeights& w, const RopeRows& rotation);
+  void rotated_attention(Step& step, const float* sinks, const RopeRows& rotation);
+  void attention_output(Step& step, const BlockWeights& w);
   void run_compressor(Step& step, int64_t layer, int64_t source);
   void run_indexer(Step& step, int64_t layer, int64_t source);
-  void attend(Step& step, int64_t layer, int64_t source);
+  void attend(Step& step, int64_t layer, int64_t source, const RopeRows& rotation);
   void commit_window(Step& step, int64_t layer);
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc
-  void reserve_draft(int64_t count, int64_t length);
-  /// The block pass and the heads of the rows that are asked for.
-  void run_draft(Step& step, std::span<const DraftSequence> sequences, int64_t length);
-  void draft_block(Step& step, std::span<const DraftSequence> sequences);
+  void run_context(Step& step);
+  static void begin_save_context(const StepSpan& span);
+  Status check_draft(std::span<const DraftSequence> sequences, int64_t length) const;
+  void reserve_draft(const DraftRound& round);
+  void prepare_draft(Step& step, const DraftRound& round);
+  /// The block pass and the heads of the positions that are asked for.
+  void run_draft(Step& step, const DraftRound& round);
+  void draft_block(Step& step);
   void draft_attention(Step& step, int64_t stage);
+  /// Logits of one position, and the tokens that the backend draws.
+  void draft_position(const DraftRound& round, int64_t k);
+  void pick_position(const Step& step, const DraftRound& round, int64_t k, DraftPick pick);
+  void draft_confidences(const DraftRound& round);
 
   std::shared_ptr<const Checkpoint> checkpoint_;
   ModelConfig config_;

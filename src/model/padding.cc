@@ -16,20 +16,25 @@ constexpr int64_t kMostReplayedRows = 512;
 
 }  // namespace
 
+bool Model::replays(int64_t rows, const StepObserver* observer) const {
+  return options_.replay && backend_->replays() && observer == nullptr && rows <= kMostReplayedRows;
+}
+
 bool Model::can_replay(const StepBatch& batch, const StepObserver* observer) const {
-  if (!options_.replay || !backend_->replays() || observer != nullptr) return false;
   // What waits or reads back runs as it is.
-  return static_cast<int64_t>(batch.tokens.size()) <= kMostReplayedRows && batch.before_source == nullptr &&
-         batch.embedding_rows.empty() &&
-         std::none_of(batch.sequences.begin(), batch.sequences.end(), [](const StepSequence& s) { return s.save != nullptr; });
+  return replays(static_cast<int64_t>(batch.tokens.size()), observer) && batch.before_source == nullptr &&
+         batch.embedding_rows.empty() && std::all_of(batch.sequences.begin(), batch.sequences.end(), [&](const StepSequence& s) {
+           return s.save == nullptr || saves_behind(*s.state, s.save_at, s.state->length() + s.count);
+         });
+}
+
+bool Model::saves_behind(const SequenceState& state, int64_t position, int64_t end) const {
+  return !backend_->memory().is_host() && state.keeps_window(position, end);
 }
 
 void Model::pad_inputs(const Step& step, StepInputs& in) const {
   if (in.live == in.rows) return;
-  const int64_t last = in.live - 1;
-  const auto repeat = [&](auto* data, int64_t width) {
-    for (int64_t r = in.live; r < in.rows; ++r) std::copy_n(data + last * width, width, data + r * width);
-  };
+  const auto repeat = [&](auto* data, int64_t width) { repeat_last_row(data, width, in.live, in.rows); };
   in.positions.resize(static_cast<size_t>(in.rows), in.positions.back());
   for (SharedBuffer<float>* t : in.rotations()) repeat(t->host(), step.rope_pairs);
   if (step.has_image) repeat(in.image.host(), 1);

@@ -29,7 +29,7 @@ void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int6
       state->append_pages(pages);
     }
     sequences.push_back({state.get(), own});
-    drafts.push_back({state.get(), 0});
+    drafts.push_back({state.get(), 0, draws() ? std::optional(DrawRow{}) : std::nullopt});
   }
   const std::vector<int32_t> tokens(static_cast<size_t>(given), 0);
   std::vector<int32_t> wanted(static_cast<size_t>(given));
@@ -56,6 +56,7 @@ void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int6
     run({&start, 1}, few, replayed);
   }
   reserve_inputs(b.kept, row_bucket(given));
+  b.rings.reserve_discard(states[0]->layer_ring_bytes());
   if (sequences[0].count > 1) {
     DI_CHECK(states[0]->set_decoder_start(length - 1).ok(), "no decoder start at {}", length - 1);
     run(sequences, given, replayed);
@@ -63,30 +64,19 @@ void Model::reserve(std::span<const std::unique_ptr<SequenceState>> states, int6
   b.drawn.reserve_discard(row_bucket(std::min(given, std::max<int64_t>(logit_rows, 1))));
 
   if (has_draft() && draft_length > 0) {
-    b.draft_taps.reserve_discard(given * config_.hidden_size * static_cast<int64_t>(config_.dspark_target_layer_ids.size()));
-    reserve_draft(count, draft_length);
-    b.draft_chosen.assign(states.size(), 0);
+    b.draft_taps.reserve_discard(row_bucket(given) * config_.hidden_size *
+                                 static_cast<int64_t>(config_.dspark_target_layer_ids.size()));
+    const DraftRound round{.sequences = drafts, .length = draft_length, .lanes = row_bucket(count), .drawn = draws() ? count : 0};
     Step step;
     step.b = &b;
-    step.rows = count * config_.dspark_block_size;
-    reserve_buffers(step);
-    const DraftWeights& d = weights_.draft;
-    const std::vector<int32_t> previous(static_cast<size_t>(count * draft_length), 0);
+    step.replayed = replayed;
+    prepare_draft(step, round);
     backend_->rehearse([&] {
-      run_draft(step, drafts, draft_length);
-      const LinearOutput main{d.main_proj, b.u.data()};
+      run_draft(step, round);
+      for (int64_t k = 0; k < draft_length; ++k) draft_position(round, k);
+      draft_confidences(round);
+      const LinearOutput main{weights_.draft.main_proj, b.u.data()};
       backend_->linear_fp8(b.draft_taps.data(), given, {&main, 1});
-      backend_->markov_logits({.embed = d.markov_embed,
-                               .head = d.markov_head,
-                               .previous = b.draft_chosen,
-                               .base = b.draft_base.data(),
-                               .base_stride = draft_length * config_.vocab_size,
-                               .logits = b.draft_logits.device()});
-      backend_->draft_confidence({.x = b.head_x.data(),
-                                  .embed = d.markov_embed,
-                                  .previous = previous,
-                                  .proj = d.confidence,
-                                  .confidences = b.confidences.device()});
     });
   }
   for (const auto& state : states) state->reset();

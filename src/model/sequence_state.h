@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -127,6 +128,12 @@ class SequenceState {
   /// order. `fresh`: packed rows of the positions from `fresh_start` on, in the state's memory, which are not in the ring yet.
   void begin_save(int64_t position, WindowSnapshot& snapshot) const;
   void save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
+  /// Whether the rings, behind a step that ends at `end`, still hold all that a snapshot at `position` needs.
+  bool keeps_window(int64_t position, int64_t end) const { return std::max(high_, end) - position <= slack_; }
+  /// Behind such a step, in place of save_layer for each of its layers: one copy of all rings, by way of `copy`.
+  void save_layers(WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const;
+  /// Bytes of such a copy.
+  int64_t layer_ring_bytes() const { return layers_ * window_capacity_ * window_row_bytes_; }
   /// The way back, into an empty state whose pages hold [0, snapshot.length); see Model::adopt_prefix. On error nothing has
   /// changed.
   Status restore_window(const WindowSnapshot& snapshot, std::span<const int32_t> history);
@@ -143,6 +150,8 @@ class SequenceState {
   /// up to the snapshot's length, from `first` on.
   void begin_save_draft(int64_t first, WindowSnapshot& snapshot) const;
   void save_draft_stage(int64_t stage, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
+  /// As save_layers, in place of save_draft_stage for each stage.
+  void save_draft_stages(WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const;
   /// fp32 value and gate row of `position` in the tail of KV source `source`, each [head_dim] (ratio 2 only).
   float* tail_kv(int64_t source, int64_t position) { return tails_.data() + tail_at(source, position); }
   float* tail_gate(int64_t source, int64_t position) { return tail_kv(source, position) + head_dim_; }
@@ -167,6 +176,8 @@ class SequenceState {
   int64_t tail_bytes() const { return pair_sources_ * 2 * head_dim_ * static_cast<int64_t>(sizeof(float)); }
   // window_snapshot.cc
   int64_t snapshot_rows(int64_t length, int64_t start) const;
+  int64_t first_saved(int64_t ring, const WindowSnapshot& snapshot) const;
+  void save_rings(int64_t first, int64_t count, WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const;
   void save_rows(int64_t ring, int64_t first, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const;
   Status check_snapshot(const WindowSnapshot& snapshot) const;
 

@@ -56,6 +56,44 @@ struct StepInputs {
   std::array<SharedBuffer<float>*, 4> rotations() { return {&plain_cos, &plain_sin, &compressed_cos, &compressed_sin}; }
 };
 
+/// Fills rows `live` to `rows`, each of `width` values, with the one before them.
+template <typename T>
+void repeat_last_row(T* data, int64_t width, int64_t live, int64_t rows) {
+  for (int64_t r = live; r < rows; ++r) std::copy_n(data + (live - 1) * width, width, data + r * width);
+}
+
+/// What a round of drafts leaves, in one piece, so that it comes to the host in one copy: tokens [length + 1, lanes], the anchors
+/// first, then confidences [length, lanes].
+class DraftResults {
+ public:
+  explicit DraftResults(DeviceMemory* memory) : bytes_(memory) {}
+
+  void reserve(int64_t length, int64_t lanes) {
+    length_ = length;
+    lanes_ = lanes;
+    bytes_.reserve_discard(size());
+  }
+  /// Of position k - 1; k = 0: the anchors.
+  int32_t* host_tokens(int64_t k) { return reinterpret_cast<int32_t*>(bytes_.host()) + k * lanes_; }
+  int32_t* device_tokens(int64_t k) { return reinterpret_cast<int32_t*>(bytes_.device()) + k * lanes_; }
+  const float* host_confidences() const { return reinterpret_cast<const float*>(bytes_.host() + confidences_at()); }
+  float* device_confidences() { return reinterpret_cast<float*>(bytes_.device() + confidences_at()); }
+  /// Tokens of position k - 1, from lane `first` on.
+  void upload(int64_t k, int64_t first) {
+    if (bytes_.memory().is_host()) return;
+    bytes_.memory().upload(device_tokens(k) + first, host_tokens(k) + first,
+                           (lanes_ - first) * static_cast<int64_t>(sizeof(int32_t)));
+  }
+  void download() { bytes_.download(size()); }
+
+ private:
+  int64_t confidences_at() const { return (length_ + 1) * lanes_ * static_cast<int64_t>(sizeof(int32_t)); }
+  int64_t size() const { return confidences_at() + length_ * lanes_ * static_cast<int64_t>(sizeof(float)); }
+
+  SharedBuffer<uint8_t> bytes_;
+  int64_t length_ = 0, lanes_ = 0;
+};
+
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
 struct Model::Buffers {
   explicit Buffers(DeviceMemory* m) : memory(m) {}
@@ -85,18 +123,25 @@ struct Model::Buffers {
   DeviceBuffer<int32_t> experts{memory};
   DeviceBuffer<float> expert_weights{memory};
   SharedBuffer<int64_t> expert_counts{memory};  ///< [layers, experts] since the beginning; a device's only
-  DeviceBuffer<bf16> engram_e{memory}, engram_kv{memory};
+  DeviceBuffer<bf16> engram_e{
+      memory};  ///< [rows, columns * dim], or one such after the other for each slot that is gathered ahead
+  DeviceBuffer<bf16> engram_kv{memory};
   DeviceBuffer<bf16> tap{memory}, main_hidden{memory};
   DeviceBuffer<bf16> head_x{memory}, head_u{memory};
   DeviceBuffer<float> head_pre{memory};
   SharedBuffer<float> logits{memory};
   int64_t logit_rows = 0;  ///< of the last forward pass
   SharedBuffer<int32_t> drawn{memory};
-  DeviceBuffer<bf16> draft_taps{memory};  ///< [rows, targets * hidden]
-  DeviceBuffer<float> draft_base{memory};
-  SharedBuffer<float> draft_logits{memory}, confidences{memory};
-  AlignedBuffer<int32_t> draft_tokens, draft_previous;
-  std::vector<int32_t> draft_ids, draft_chosen;
+  HostBuffer<uint8_t> rings{memory};         ///< of a sequence, on their way into a snapshot
+  DeviceBuffer<bf16> draft_taps{memory};     ///< [rows, targets * hidden]
+  DeviceBuffer<float> draft_base{memory};    ///< [length, lanes, vocab] of the block pass
+  SharedBuffer<float> draft_logits{memory};  ///< [lanes, vocab] of one position
+  DraftResults drafted{memory};
+  std::vector<DrawRow> draft_draws;                        ///< [length, rows of DraftRound::draw_rows]
+  std::vector<int32_t> draft_ids;                          ///< [lanes * block] inputs of the block pass
+  std::vector<int32_t> draft_picked;                       ///< [sequences]
+  std::vector<int32_t> draft_tokens;                       ///< [sequences, length], as the caller gets them,
+  std::vector<float> draft_confidences;                    ///< and their confidences
   StepInputs all{memory}, kept{memory};                    ///< `kept` is of a step that narrows
   SharedBuffer<float> pair_cos{memory}, pair_sin{memory};  ///< rotations of the groups that complete in the step
   std::vector<AttentionQuery> queries;
@@ -111,6 +156,19 @@ struct Model::Buffers {
   std::vector<int32_t> prefix_history;
 };
 
+/// A round of drafts. Position by position its rows are lanes, one a sequence; those behind the sequences repeat the last one.
+struct Model::DraftRound {
+  std::span<const DraftSequence> sequences;
+  int64_t length = 0;  ///< drafts of each
+  int64_t lanes = 0;
+  int64_t drawn = 0;  ///< the first sequences, whose drafts the backend draws
+
+  auto count() const { return static_cast<int64_t>(sequences.size()); }
+  bool all_drawn() const { return drawn == count(); }
+  /// Lanes whose drafts the backend draws.
+  int64_t draw_rows() const { return all_drawn() ? lanes : drawn; }
+};
+
 struct Model::Step {
   StepObserver* observer = nullptr;
   Buffers* b = nullptr;
@@ -121,6 +179,7 @@ struct Model::Step {
   bool has_image = false;          ///< some row may lie inside an image span
   const uint8_t* image = nullptr;  ///< of `in`, in the backend's memory; nullptr without
   int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
+  bool gathers_ahead = false;      ///< Engram rows of all layers, from the beginning of the step on
   int64_t logit_rows = 0;          ///< rows of the head
   int64_t candidate_words = 0;
 

@@ -27,9 +27,38 @@ void SequenceState::begin_save(int64_t position, WindowSnapshot& snapshot) const
       static_cast<size_t>((layers_ * (window_ - 1) + draft_stages_ * window_) * window_row_bytes_ + tail_bytes()));
 }
 
+/// First position whose row of a layer's or a stage's ring is in the snapshot.
+int64_t SequenceState::first_saved(int64_t ring, const WindowSnapshot& snapshot) const {
+  if (ring >= layers_) return std::max(snapshot.draft_window_start, snapshot.length - window_);
+  const int64_t start = ring < first_decoder_layer_ ? snapshot.encoder_window_start : snapshot.decoder_window_start;
+  return snapshot.length - snapshot_rows(snapshot.length, start);
+}
+
 void SequenceState::save_layer(int64_t layer, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const {
-  const int64_t start = layer < first_decoder_layer_ ? snapshot.encoder_window_start : snapshot.decoder_window_start;
-  save_rows(layer, snapshot.length - snapshot_rows(snapshot.length, start), fresh, fresh_start, snapshot);
+  save_rows(layer, first_saved(layer, snapshot), fresh, fresh_start, snapshot);
+}
+
+void SequenceState::save_layers(WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const {
+  save_rings(0, layers_, snapshot, copy);
+}
+
+void SequenceState::save_draft_stages(WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const {
+  save_rings(layers_, draft_stages_, snapshot, copy);
+}
+
+void SequenceState::save_rings(int64_t first, int64_t count, WindowSnapshot& snapshot, HostBuffer<uint8_t>& copy) const {
+  const int64_t ring_bytes = window_capacity_ * window_row_bytes_;
+  copy.reserve_discard(count * ring_bytes);
+  memory_->download(copy.data(), windows_.data() + first * ring_bytes, count * ring_bytes);
+  for (int64_t r = 0; r < count; ++r) {
+    const uint8_t* ring = copy.data() + r * ring_bytes;
+    for (int64_t p = first_saved(first + r, snapshot); p < snapshot.length;) {
+      const int64_t slot = p % window_capacity_;
+      const int64_t rows = std::min(snapshot.length - p, window_capacity_ - slot);
+      snapshot.data.insert(snapshot.data.end(), ring + slot * window_row_bytes_, ring + (slot + rows) * window_row_bytes_);
+      p += rows;
+    }
+  }
 }
 
 void SequenceState::save_rows(int64_t ring, int64_t first, const uint8_t* fresh, int64_t fresh_start,
@@ -54,7 +83,7 @@ void SequenceState::append(const void* from, int64_t bytes, WindowSnapshot& snap
 void SequenceState::begin_save_draft(int64_t first, WindowSnapshot& snapshot) const { snapshot.draft_window_start = first; }
 
 void SequenceState::save_draft_stage(int64_t stage, const uint8_t* fresh, int64_t fresh_start, WindowSnapshot& snapshot) const {
-  save_rows(layers_ + stage, std::max(snapshot.draft_window_start, snapshot.length - window_), fresh, fresh_start, snapshot);
+  save_rows(layers_ + stage, first_saved(layers_ + stage, snapshot), fresh, fresh_start, snapshot);
 }
 
 void SequenceState::save_window(WindowSnapshot& snapshot) const {

@@ -52,6 +52,38 @@ class DeviceBuffer {
   int64_t size_ = 0;
 };
 
+/// An array of the host's that downloads reach fastest.
+template <typename T>
+class HostBuffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  explicit HostBuffer(DeviceMemory* memory) : memory_(memory) {}
+  ~HostBuffer() { release(); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  /// As DeviceBuffer's.
+  void reserve_discard(int64_t count) {
+    if (count <= size_) return;
+    release();
+    data_ = static_cast<T*>(memory_->allocate_host(count * static_cast<int64_t>(sizeof(T))));
+    size_ = count;
+  }
+  T* data() { return data_; }
+
+ private:
+  void release() {
+    if (data_ != nullptr) memory_->free_host(data_);
+    data_ = nullptr;
+    size_ = 0;
+  }
+
+  DeviceMemory* memory_;
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
 /// An array that the host and operators share in turns: a copy on each side, one and the same on host memory. What one side wrote
 /// the other sees after `upload` or `download`.
 template <typename T>

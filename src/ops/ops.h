@@ -195,16 +195,18 @@ struct EngramTable {
 struct MarkovArgs {
   Bf16Weight embed;                   ///< [vocab, rank]
   Bf16Weight head;                    ///< [vocab, rank]
-  std::span<const int32_t> previous;  ///< [rows] the token before the position
-  const float* base = nullptr;        ///< row r at base + r * base_stride: logits of the block pass [vocab]
+  const int32_t* previous = nullptr;  ///< [rows] the token before the position
+  int64_t rows = 0;
+  const float* base = nullptr;  ///< row r at base + r * base_stride: logits of the block pass [vocab]
   int64_t base_stride = 0;
   float* logits = nullptr;  ///< out [rows, vocab]
 };
 
 struct ConfidenceArgs {
-  const bf16* x = nullptr;  ///< [rows, hidden] collapsed stream, not normalised
-  Bf16Weight embed;         ///< [vocab, rank], of the Markov chain
-  std::span<const int32_t> previous;
+  const bf16* x = nullptr;            ///< [rows, hidden] collapsed stream, not normalised
+  Bf16Weight embed;                   ///< [vocab, rank], of the Markov chain
+  const int32_t* previous = nullptr;  ///< [rows]
+  int64_t rows = 0;
   Bf16Weight proj;               ///< [1, hidden + rank]
   float* confidences = nullptr;  ///< out [rows], before the sigmoid
 };
@@ -220,6 +222,7 @@ struct DrawRow {
   uint64_t seed = 0;
   int64_t position = 0;  ///< of the token that is drawn
   uint32_t choice_index = 0;
+  bool certain = false;  ///< never kUndrawnToken: where that would come, top-p is left out
 };
 /// A device leaves this draw to the host.
 inline constexpr int32_t kUndrawnToken = -2;
@@ -267,6 +270,15 @@ class Backend {
   /// What is called from here on comes after what `beside` was given.
   virtual void join() {}
 
+  /// Whether `ahead` runs beside other operators: then results that are asked for ahead want buffers of their own.
+  virtual bool runs_ahead() const { return false; }
+  /// Runs `calls`, gathers of Engram rows, possibly beside everything that is called up to `arrive` with the same place, one of
+  /// kAheadPlaces, which follows once for each. Until then nobody else may use what they write, or write what they read.
+  virtual void ahead(int /*place*/, FunctionRef<void()> calls) { calls(); }
+  /// What is called from here on comes after what `ahead` was given for this place.
+  virtual void arrive(int /*place*/) {}
+  static constexpr int kAheadPlaces = 8;
+
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;
 
@@ -296,6 +308,14 @@ class Backend {
     rms_norm(args.kv, args.kv_norm, args.eps, rows, args.kv_dim, args.kv);
     rope(args.kv, args.rotation, rows, 1, args.kv_dim, false);
     pack_window(args.kv, rows, args.kv_dim, args.packed);
+  }
+  /// Attention of queries that are rotated first, and whose outputs are rotated back (spec §3.5, §3.11). `q`: args.q, of which
+  /// nobody knows afterwards whether it is rotated.
+  virtual void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+    const auto rows = static_cast<int64_t>(args.queries.size());
+    rope(q, rotation, rows, args.heads, args.dim, false);
+    sparse_attention(args);
+    rope(args.out, rotation, rows, args.heads, args.dim, true);
   }
 
   /// y = bf16(W fp8(x)): the input is quantised to E4M3 in groups of 32 once for all outputs. spec §6.1.

@@ -68,6 +68,9 @@ void WrappedBackend::index_select(const IndexSelectArgs& args) {
 void WrappedBackend::sparse_attention(const SparseAttentionArgs& args) {
   around("sparse_attention", static_cast<int64_t>(args.queries.size()), [&] { inner_->sparse_attention(args); });
 }
+void WrappedBackend::rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) {
+  around("rotated_attention", static_cast<int64_t>(args.queries.size()), [&] { inner_->rotated_attention(args, q, rotation); });
+}
 void WrappedBackend::route(const RouteArgs& args, int64_t rows) {
   around("route", rows, [&] { inner_->route(args, rows); });
 }
@@ -82,10 +85,10 @@ void WrappedBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf1
   around("engram_gate", rows, [&] { inner_->engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x); });
 }
 void WrappedBackend::markov_logits(const MarkovArgs& args) {
-  around("markov_logits", static_cast<int64_t>(args.previous.size()), [&] { inner_->markov_logits(args); });
+  around("markov_logits", args.rows, [&] { inner_->markov_logits(args); });
 }
 void WrappedBackend::draft_confidence(const ConfidenceArgs& args) {
-  around("draft_confidence", static_cast<int64_t>(args.previous.size()), [&] { inner_->draft_confidence(args); });
+  around("draft_confidence", args.rows, [&] { inner_->draft_confidence(args); });
 }
 void WrappedBackend::draw(const float* logits, int64_t vocab, std::span<const DrawRow> rows, int32_t* tokens) {
   around("draw", static_cast<int64_t>(rows.size()), [&] { inner_->draw(logits, vocab, rows, tokens); });

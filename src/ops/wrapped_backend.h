@@ -22,6 +22,9 @@ class WrappedBackend : public Backend {
   void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
   void beside(FunctionRef<void()> calls) override { inner_->beside(calls); }
   void join() override { inner_->join(); }
+  bool runs_ahead() const override { return inner_->runs_ahead(); }
+  void ahead(int place, FunctionRef<void()> calls) override { inner_->ahead(place, calls); }
+  void arrive(int place) override { inner_->arrive(place); }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;
@@ -46,6 +49,7 @@ class WrappedBackend : public Backend {
   void compress_pool(std::span<const float* const> kv, std::span<const float* const> gate, int64_t dim, bf16* latent) override;
   void index_select(const IndexSelectArgs& args) override;
   void sparse_attention(const SparseAttentionArgs& args) override;
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override;
   void route(const RouteArgs& args, int64_t rows) override;
   void experts(const ExpertsArgs& args, int64_t rows) override;
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;

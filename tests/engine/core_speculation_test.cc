@@ -184,6 +184,39 @@ TEST(CoreSpeculation, AcceptanceDoesNotWearOut) {
   }
 }
 
+// A round of drafts that a device draws, one that the host draws, and one in which each draws some are the same drafts: what is
+// accepted of an answer does not depend on who goes beside it.
+TEST(CoreSpeculation, DraftsAreThoseOfEachAlone) {
+  std::vector<Request> requests;
+  for (uint64_t i = 0; i < 7; ++i) {
+    Request r = make_request(story_prompt(20 + 11 * static_cast<int64_t>(i), i), 30, i);
+    if (i % 3 == 0) r.sampling.temperature = 0;
+    if (i % 3 == 1) r.sampling.top_p = 0.9f;
+    if (i % 2 == 1) r.sampling.repetition_penalty = 1.1f;                     // the host draws
+    if (i == 4) r.sampling.stop_token_ids = {77}, r.sampling.min_tokens = 9;  // first the host, then the device
+    requests.push_back(r);
+  }
+  std::vector<Usage> alone;
+  for (const Request& r : requests) {
+    CoreHarness h(speculating());
+    const RequestId id = h.submit(r);
+    h.run();
+    alone.push_back(h.answers(id)[0].usage);
+  }
+  CoreHarness h(speculating());
+  std::vector<RequestId> ids;
+  for (const Request& r : requests) ids.push_back(h.submit(r));
+  h.run();
+  int64_t accepted = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Usage usage = h.answers(ids[i])[0].usage;
+    EXPECT_EQ(usage.drafted_tokens, alone[i].drafted_tokens) << i;
+    EXPECT_EQ(usage.accepted_tokens, alone[i].accepted_tokens) << i;
+    accepted += usage.accepted_tokens;
+  }
+  EXPECT_GT(accepted, 0);
+}
+
 // Whatever is drafted: the true tokens, wrong ones, the end of the text, a random number of true ones and then wrong ones.
 TEST(CoreSpeculation, ForcedAcceptance) {
   std::map<uint64_t, const std::vector<int32_t>*> truth;  // of request ids; sequences are numbered as they come

@@ -253,7 +253,7 @@ TEST(Timeline, AnswersAreTheSameAndOperatorsLieInTheirSteps) {
     EXPECT_GE(arg(s, "rows"), 0) << s.name;
   }
   EXPECT_EQ(of_layers.size(), static_cast<size_t>(layers) + 1) << "every layer, and what belongs to none";
-  for (const char* name : {"embed", "linear_fp8", "sparse_attention", "route", "experts", "hyper_mix", "index_select"})
+  for (const char* name : {"embed", "linear_fp8", "rotated_attention", "route", "experts", "hyper_mix", "index_select"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "invariance/invariance.h"
+#include "sampling/sampler.h"
+#include "testing/guarded_backend.h"
 #include "testing/named_backend.h"
 
 namespace deepinfer {
@@ -200,11 +202,13 @@ TEST_P(Drafts, ForksAndSnapshots) {
     ASSERT_NO_FATAL_FAILURE(restored.restore(original, kept));
     expect_same(draft(subject_, {{restored.state.get(), 7}}, block())[0], want, "snapshot");
 
-    if (length % 2 == 0) {
+    // The step goes on for longer than the rings keep what is saved, or for less.
+    for (const int64_t more : {window + 3, int64_t{5}}) {
+      if (length % 2 != 0) continue;
       Track passes(subject_);
       ASSERT_NO_FATAL_FAILURE(feed(passes, std::span(tokens).first(3), 3));
       WindowSnapshot middle;
-      ASSERT_NO_FATAL_FAILURE(feed({{&passes, {begin + 3, begin + length + window + 3}}}, &middle, length));
+      ASSERT_NO_FATAL_FAILURE(feed({{&passes, {begin + 3, begin + length + more}}}, &middle, length));
       EXPECT_EQ(middle.data.size(), kept.data.size());
       Track again(subject_, true);
       ASSERT_NO_FATAL_FAILURE(again.restore(original, middle));
@@ -226,6 +230,71 @@ TEST_P(Drafts, ForksAndSnapshots) {
   }
 }
 
+/// Ways to sample, one for each sequence in turns.
+SamplingParams sampling_of(size_t i) {
+  SamplingParams p;
+  p.seed = 1000 + i;
+  p.choice_index = static_cast<uint32_t>(i % 3);
+  p.temperature = i % 4 == 0 ? 0.0f : 0.5f + 0.25f * static_cast<float>(i % 3);
+  if (i % 4 == 1) p.top_k = 7;
+  if (i % 4 == 2) p.top_p = 0.8f;
+  if (i % 4 == 3) p.min_p = 0.05f;
+  return p;
+}
+
+DrawRow draw_of(const SamplingParams& p) {
+  return {.greedy = p.temperature < kGreedyTemperature,
+          .temperature = p.temperature,
+          .min_p = p.min_p,
+          .top_k = p.top_k,
+          .top_p = p.top_p,
+          .seed = p.seed,
+          .choice_index = p.choice_index};
+}
+
+// Drafts that the backend draws, all of them or those of some sequences, are those that the host's sampler picks: tokens and
+// confidences. A round comes often enough to be recorded and replayed.
+TEST_P(Drafts, DrawnByTheBackend) {
+  if (!subject_.model().draws()) GTEST_SKIP() << "the host draws";
+  const int64_t vocab = subject_.config().vocab_size;
+  std::vector<std::unique_ptr<Track>> tracks;
+  for (int64_t i = 0; i < 13; ++i) {
+    tracks.push_back(std::make_unique<Track>(subject_));
+    if (i > 0) {
+      ASSERT_NO_FATAL_FAILURE(feed(*tracks.back(), subject_.tokens(5 * i, 70 + static_cast<uint64_t>(i)), 9));
+    }
+  }
+  for (const size_t count : {1, 3, 9, 13}) {
+    for (const int64_t length : {block(), int64_t{1}, block() - 1}) {
+      const auto round = [&](size_t drawn) {
+        std::vector<DraftSequence> wants;
+        for (size_t i = 0; i < count; ++i) {
+          wants.push_back({tracks[i]->state.get(), 5 + static_cast<int32_t>(i)});
+          if (i < drawn) wants.back().draw = draw_of(sampling_of(i));
+        }
+        const auto out =
+            subject_.model().draft(wants, length, [&](int64_t k, std::span<float> logits, std::span<int32_t> tokens) {
+              for (size_t i = drawn; i < count; ++i) {
+                const auto row = logits.subspan(i * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
+                tokens[i] = Sampler(sampling_of(i), vocab).sample(row, tracks[i]->length() + 1 + k);
+              }
+            });
+        EXPECT_TRUE(out.has_value()) << out.error().message();
+        return Drafted{{out->tokens.begin(), out->tokens.end()}, {}, {out->confidences.begin(), out->confidences.end()}};
+      };
+      const Drafted want = round(0);
+      for (int repeat = 0; repeat < 4; ++repeat) {
+        const int64_t waits = testing::guarded_downloads();
+        expect_same(round(count), want, fmt::format("{} sequences, {} drafts, round {}", count, length, repeat));
+        if (std::string(GetParam().backend) == "guarded") {
+          EXPECT_EQ(testing::guarded_downloads() - waits, 1) << "the host waits for the whole round at once";
+        }
+      }
+      if (count > 1) expect_same(round(count / 2), want, fmt::format("half of {} sequences, {} drafts", count, length));
+    }
+  }
+}
+
 TEST_P(Drafts, BadCallsAreRefused) {
   Track track(subject_);
   ASSERT_NO_FATAL_FAILURE(feed(track, subject_.tokens(4, 1), 4));
@@ -240,6 +309,12 @@ TEST_P(Drafts, BadCallsAreRefused) {
   }
   const DraftSequence none{nullptr, 5};
   EXPECT_FALSE(model.draft({&none, 1}, 1, pick).has_value());
+  // Drawn by a backend that draws, and before the others.
+  Track other(subject_);
+  const DraftSequence drawn{track.state.get(), 5, DrawRow{.greedy = true}};
+  EXPECT_EQ(model.draft({&drawn, 1}, 1, pick).has_value(), model.draws());
+  const DraftSequence late[] = {{other.state.get(), 5}, drawn};
+  EXPECT_FALSE(model.draft(late, 1, pick).has_value());
   for (const DraftContext bad : {DraftContext{nullptr, 0, 0, 1}, DraftContext{track.state.get(), 0, 0, 0},
                                  DraftContext{track.state.get(), 0, 1, 4}, DraftContext{track.state.get(), 1 << 20, 0, 1}}) {
     EXPECT_FALSE(model.extend_draft({&bad, 1}).ok());
@@ -248,8 +323,8 @@ TEST_P(Drafts, BadCallsAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(All, Drafts,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"micro", "reference"},
-                                           Setting{"micro", "guarded"}, Setting{"nano", "cuda"}, Setting{"micro", "cuda"},
-                                           Setting{"micro", "cuda_features"}),
+                                           Setting{"micro", "guarded"}, Setting{"nano", "guarded"}, Setting{"nano", "cuda"},
+                                           Setting{"micro", "cuda"}, Setting{"micro", "cuda_features"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

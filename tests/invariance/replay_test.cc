@@ -328,9 +328,10 @@ TEST_P(Replay, SessionsInOneState) {
 INSTANTIATE_TEST_SUITE_P(All, Replay,
                          ::testing::Values(Setting{"nano", "cpu"}, Setting{"micro", "cpu"}, Setting{"odd", "cpu"},
                                            Setting{"early", "cpu"}, Setting{"late", "cpu"}, Setting{"plain", "cpu"},
-                                           Setting{"micro", "guarded"}, Setting{"late", "guarded"}, Setting{"micro", "cuda"},
-                                           Setting{"late", "cuda"}, Setting{"late", "cuda_features"}, Setting{"plain", "cuda"},
-                                           Setting{"micro", "reference"}),
+                                           Setting{"micro", "guarded"}, Setting{"late", "guarded"},
+                                           Setting{"odd", "guarded_ahead"}, Setting{"late", "guarded_ahead"},
+                                           Setting{"micro", "cuda"}, Setting{"late", "cuda"}, Setting{"late", "cuda_features"},
+                                           Setting{"plain", "cuda"}, Setting{"micro", "reference"}),
                          [](const auto& param) { return param.param.name(); });
 
 }  // namespace

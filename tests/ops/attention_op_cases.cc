@@ -1,6 +1,7 @@
 // Attention and the choice of rows.
 
 #include <algorithm>
+#include <cmath>
 
 #include "ops/op_inputs.h"
 
@@ -21,17 +22,20 @@ std::vector<uint8_t> packed_window(Random& random, int64_t rows, int64_t dim) {
 struct AttentionDims {
   int64_t heads, dim, window, chosen;
   std::vector<int64_t> counts;
+  int64_t pairs = 0;  ///< of dims that are rotated around it
 };
 
 OpCase attention_case(const AttentionDims& d) {
-  const std::string name = fmt::format("sparse_attention_{}x{}_window{}_chosen{}", d.heads, d.dim, d.window, d.chosen);
+  const std::string name =
+      fmt::format("{}_attention_{}x{}_window{}_chosen{}", d.pairs > 0 ? fmt::format("rotated{}", d.pairs) : "sparse", d.heads,
+                  d.dim, d.window, d.chosen);
   return {
       name, d.counts, [=]() -> RunRows {
         struct Inputs {
           std::vector<uint8_t> ring, fresh;
           std::unique_ptr<PagedBuffer> cache;
           std::vector<bf16> q;
-          std::vector<float> sinks;
+          std::vector<float> sinks, cos, sin;
           std::vector<std::vector<int32_t>> chosen;
           std::vector<AttentionQuery> queries;
         };
@@ -56,6 +60,11 @@ OpCase attention_case(const AttentionDims& d) {
         in->sinks = floats(random, d.heads, 2.0f);
         in->sinks[0] = -40.0f;
         if (d.heads > 1) in->sinks[1] = 60.0f;
+        for (int64_t i = 0; i < rows * d.pairs; ++i) {
+          const float angle = 3.0f * random.normal();
+          in->cos.push_back(std::cos(angle));
+          in->sin.push_back(std::sin(angle));
+        }
         const WindowRows window{in->ring.data(), capacity, in->fresh.data(), start, d.dim + d.dim / 32};
         const std::vector<int64_t> lengths = {
             d.chosen, 0, 1, d.chosen / 2, std::min<int64_t>(d.chosen, 63), std::min<int64_t>(d.chosen, 64)};
@@ -79,13 +88,20 @@ OpCase attention_case(const AttentionDims& d) {
                                  .chosen_count = static_cast<int64_t>(list.size())});
         }
         return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
-          std::vector<bf16> out(static_cast<size_t>(count * d.heads * d.dim));
-          b.sparse_attention({.q = in->q.data() + begin * d.heads * d.dim,
-                              .sinks = in->sinks.data(),
-                              .out = out.data(),
-                              .queries = {in->queries.data() + begin, static_cast<size_t>(count)},
-                              .heads = d.heads,
-                              .dim = d.dim});
+          const int64_t width = d.heads * d.dim;
+          std::vector<bf16> out(static_cast<size_t>(count * width));
+          std::vector<bf16> q(in->q.begin() + begin * width, in->q.begin() + (begin + count) * width);
+          const SparseAttentionArgs args{.q = q.data(),
+                                         .sinks = in->sinks.data(),
+                                         .out = out.data(),
+                                         .queries = {in->queries.data() + begin, static_cast<size_t>(count)},
+                                         .heads = d.heads,
+                                         .dim = d.dim};
+          if (d.pairs > 0) {
+            b.rotated_attention(args, q.data(), {in->cos.data() + begin * d.pairs, in->sin.data() + begin * d.pairs, d.pairs});
+          } else {
+            b.sparse_attention(args);
+          }
           return {output_of("o", Compare::kBf16, out, d.heads * d.dim)};
         };
       }};
@@ -188,6 +204,10 @@ std::vector<OpCase> attention_op_cases() {
       attention_case({17, 128, 128, 64, some}),
       attention_case({24, 160, 128, 100, {1, 7, 8, 9, 13}}),
       attention_case({64, 512, 128, 512, {1, 3, 9}}),  // true dimensions: 640 keys
+      attention_case({8, 64, 32, 32, some, 8}),        // nano
+      attention_case({3, 96, 20, 129, some, 13}),      // begins within eight dims
+      attention_case({20, 64, 9, 5, some, 32}),        // all dims
+      attention_case({64, 512, 128, 512, {1, 3, 9, 17}, 32}),
   };
   using Mode = IndexSelectArgs::Candidates;
   const std::vector<IndexDims> dims = {

@@ -112,18 +112,19 @@ OpCase draft_head_case(int64_t hidden, int64_t rank, int64_t vocab, bool exact) 
             std::vector<int32_t> previous(static_cast<size_t>(rows));
             for (int32_t& id : previous) id = static_cast<int32_t>(random.below(vocab));
             return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
-              const auto ids = std::span(previous).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
               std::vector<float> logits(static_cast<size_t>(count * vocab));
               std::vector<float> confidences(static_cast<size_t>(count));
               b.markov_logits({.embed = {embed.data(), vocab, rank},
                                .head = {head.data(), vocab, rank},
-                               .previous = ids,
+                               .previous = previous.data() + begin,
+                               .rows = count,
                                .base = base.data() + begin * stride,
                                .base_stride = stride,
                                .logits = logits.data()});
               b.draft_confidence({.x = x.data() + begin * hidden,
                                   .embed = {embed.data(), vocab, rank},
-                                  .previous = ids,
+                                  .previous = previous.data() + begin,
+                                  .rows = count,
                                   .proj = {proj.data(), 1, hidden + rank},
                                   .confidences = confidences.data()});
               return {output_of("logits", exact ? Compare::kBits : Compare::kFloat, logits, vocab),

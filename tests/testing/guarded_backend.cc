@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -66,7 +67,7 @@ class Arena {
     const auto known = sizes_.find(static_cast<uint8_t*>(data));
     return known != sizes_.end() ? static_cast<int64_t>(known->second) : 0;
   }
-  std::atomic<int64_t> allocations = 0;
+  std::atomic<int64_t> allocations = 0, downloads = 0;
 
  private:
   static constexpr size_t kRange = size_t{64} << 30;
@@ -115,6 +116,7 @@ class GuardedMemory final : public DeviceMemory, public PageCopySource {
   }
   void download(void* host, const void* from, int64_t bytes) override {
     DI_CHECK(!replaying, "a download of {} bytes among calls to replay", bytes);
+    ++Arena::get().downloads;
     host_memory().download(host, at(from), bytes);
   }
   void copy(void* to, const void* from, int64_t bytes) override {
@@ -157,7 +159,7 @@ class GuardedMemory final : public DeviceMemory, public PageCopySource {
 
 class GuardedBackend final : public Backend {
  public:
-  explicit GuardedBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  GuardedBackend(std::unique_ptr<Backend> inner, bool ahead) : inner_(std::move(inner)), runs_ahead_(ahead) {}
 
   std::string name() const override { return inner_->name(); }
   std::string numerics() const override { return inner_->numerics(); }
@@ -174,6 +176,7 @@ class GuardedBackend final : public Backend {
     memory_.sizes_asked.clear();
     calls();
     memory_.replaying = false;
+    for (const auto& late : late_) DI_CHECK(late.empty(), "what was asked ahead has not been waited for");
     DI_CHECK(memory_.sizes_asked == described, "the calls to replay differ from one time to the next");
   }
 
@@ -181,6 +184,18 @@ class GuardedBackend final : public Backend {
     memory_.replaying = memory_.describing = true;
     calls();
     memory_.replaying = memory_.describing = false;
+  }
+
+  bool runs_ahead() const override { return runs_ahead_; }
+  void ahead(int place, FunctionRef<void()> calls) override {
+    DI_CHECK(late_[place].empty() && place_ < 0, "place {} is taken, or asked for inside another", place);
+    place_ = runs_ahead_ ? place : -1;
+    calls();
+    place_ = -1;
+  }
+  void arrive(int place) override {
+    for (const auto& call : late_[place]) call();
+    late_[place].clear();
   }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
@@ -277,8 +292,12 @@ class GuardedBackend final : public Backend {
     if (asked(rows)) inner_->experts(copy, rows);
   }
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
-    if (asked(rows))
+    if (!asked(rows)) return;
+    const auto gather = [=, this] {
       inner_->engram_gather({at(table.values), at(table.scales), table.rows, table.dim}, at(ids), rows, columns, at(e));
+    };
+    if (place_ < 0) return gather();
+    late_[place_].emplace_back(gather);
   }
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override {
@@ -287,12 +306,14 @@ class GuardedBackend final : public Backend {
   void markov_logits(const MarkovArgs& args) override {
     MarkovArgs copy = args;
     copy.embed = at(args.embed), copy.head = at(args.head), copy.base = at(args.base), copy.logits = at(args.logits);
-    if (asked(args.previous.size())) inner_->markov_logits(copy);
+    copy.previous = at(args.previous);
+    if (asked(args.rows)) inner_->markov_logits(copy);
   }
   void draft_confidence(const ConfidenceArgs& args) override {
     ConfidenceArgs copy = args;
     copy.x = at(args.x), copy.embed = at(args.embed), copy.proj = at(args.proj), copy.confidences = at(args.confidences);
-    if (asked(args.previous.size())) inner_->draft_confidence(copy);
+    copy.previous = at(args.previous);
+    if (asked(args.rows)) inner_->draft_confidence(copy);
   }
 
   bool draws() const override { return true; }
@@ -306,8 +327,8 @@ class GuardedBackend final : public Backend {
       params.seed = r.seed, params.choice_index = r.choice_index;
       const float* row = at(logits) + r.row * vocab;
       std::vector<float> copy(row, row + vocab);
-      // Now and then the host has to.
-      at(tokens)[i] = ++draws_ % 7 == 0 ? kUndrawnToken : Sampler(params, vocab).sample(copy, r.position);
+      // Now and then the host has to, where it may.
+      at(tokens)[i] = !r.certain && ++draws_ % 7 == 0 ? kUndrawnToken : Sampler(params, vocab).sample(copy, r.position);
     }
   }
 
@@ -345,16 +366,20 @@ class GuardedBackend final : public Backend {
   }
 
   const std::unique_ptr<Backend> inner_;
+  const bool runs_ahead_;
+  int place_ = -1;  ///< of the `ahead` that is being given its calls
+  std::vector<std::function<void()>> late_[kAheadPlaces];
   GuardedMemory memory_;
   int64_t draws_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner) {
-  return std::make_unique<GuardedBackend>(std::move(inner));
+std::unique_ptr<Backend> make_guarded_backend(std::unique_ptr<Backend> inner, bool ahead) {
+  return std::make_unique<GuardedBackend>(std::move(inner), ahead);
 }
 
 int64_t guarded_allocations() { return Arena::get().allocations; }
+int64_t guarded_downloads() { return Arena::get().downloads; }
 
 }  // namespace deepinfer::testing

@@ -33,6 +33,7 @@ std::unique_ptr<Backend> make_named_backend(const std::string& backend, ThreadPo
     return std::make_unique<CpuBackend>(pool, *kernels);
   }
   if (backend == "guarded") return make_guarded_backend(make_cpu_backend(pool));
+  if (backend == "guarded_ahead") return make_guarded_backend(make_cpu_backend(pool), true);
   const bool host_pointers = backend == "cuda-host-pointers";
   const bool features = backend == "cuda_features";
   if (backend != "cuda" && !features && !host_pointers) throw std::runtime_error("no backend " + backend);

@@ -240,11 +240,11 @@ void CpuBackend::engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k
 }
 
 void CpuBackend::markov_logits(const MarkovArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
+  const int64_t rows = args.rows;
   if (rows == 0) return;
   const Bf16Weight& w = args.head;
   draft_inputs_.reserve_discard(rows * w.in);
-  embed(args.previous, args.embed, 1, draft_inputs_.data());
+  embed({args.previous, static_cast<size_t>(rows)}, args.embed, 1, draft_inputs_.data());
   pack_rows(packed_, PackKind::kBf16, draft_inputs_.data(), rows, {.k = w.in});
   for_outputs(w.out, 2 * w.in, [&](int64_t begin, int64_t end, int thread) {
     kernels_.multiply_bf16(w, begin, end, packed_.data.data(), rows, scratch(thread), args.logits + begin, w.out);
@@ -257,14 +257,14 @@ void CpuBackend::markov_logits(const MarkovArgs& args) {
 }
 
 void CpuBackend::draft_confidence(const ConfidenceArgs& args) {
-  const auto rows = static_cast<int64_t>(args.previous.size());
+  const int64_t rows = args.rows;
   const int64_t rank = args.embed.in;
   const int64_t hidden = args.proj.in - rank;
   draft_inputs_.reserve_discard(rows * args.proj.in);
   for (int64_t r = 0; r < rows; ++r) {
     bf16* row = draft_inputs_.data() + r * args.proj.in;
     std::copy_n(args.x + r * hidden, hidden, row);
-    embed(args.previous.subspan(static_cast<size_t>(r), 1), args.embed, 1, row + hidden);
+    embed({args.previous + r, 1}, args.embed, 1, row + hidden);
   }
   linear_bf16_fp32(draft_inputs_.data(), rows, args.proj, args.confidences);
 }

@@ -6,90 +6,19 @@
 #include <cmath>
 
 #include "ops/cuda/attention.h"
-#include "ops/cuda/attention_keys.cuh"
+#include "ops/cuda/attention_tiles.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kHeads = 64;       // of a block
-constexpr int kKeys = 32;        // of a score tile
-constexpr int kQuarters = 4;     // warps that share a sum
-constexpr int kScoreDims = 128;  // that a warp multiplies at a time
-constexpr int kScoreTiles = 2;   // of a block at a time
+constexpr int kHeads = 64;      // of a block
+constexpr int kScoreTiles = 2;  // of a block at a time
 constexpr int kScoreThreads = kScoreTiles * kQuarters * kWarp;
-constexpr int kScoreStride = kKeys + 4;
 constexpr int kSoftmaxThreads = 256;
-constexpr int kSlice = 32;  // dims of a warp
 constexpr int kSlices = 4;  // of a block
 constexpr int kValueThreads = kSlices * kQuarters * kWarp;
-constexpr int kValueKeys = 16;    // of a value tile
-constexpr int kValueStride = 40;  // bf16: the rows of an ldmatrix lie in different banks
-constexpr int kSumStride = kSlice + 4;
-
-// 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
-struct KeyPiece {
-  uint4 data[4][2];    // window: both chunks of 64 dims; compressed: one of 128
-  uint32_t scales[4];  // window: a byte a chunk; compressed: two bytes
-};
-
-__device__ void load_keys(const AttentionQuery& a, bool in_window, int first, int keys, int dims, int dim, KeyPiece& piece) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int t = lane % 4;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint8_t* row = key_row(a, first + min(lane / 4 + 8 * i, keys - 1));
-    piece.data[i][0] = piece.data[i][1] = make_uint4(0, 0, 0, 0);
-    piece.scales[i] = 0;
-    if (in_window) {
-#pragma unroll
-      for (int chunk = 0; chunk < 2; ++chunk) {
-        const int column = dims + chunk * 64 + t * 16;
-        if (column >= dim) continue;
-        piece.data[i][chunk] = load_unaligned(row + column);
-        piece.scales[i] |= static_cast<uint32_t>(row[dim + column / kScaleGroup]) << 8 * chunk;
-      }
-    } else {
-      const int column = dims + t * 32;
-      if (column >= dim) continue;
-      piece.data[i][0] = load_unaligned(row + column / 2);
-      const uint8_t* scales = row + dim / 2 + column / kCacheScaleGroup;
-      piece.scales[i] = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
-    }
-  }
-}
-
-// Their products with the block's heads; `query`: interleaved, from the lane's head g and the first of the dims on.
-__device__ void multiply_keys(const KeyPiece& piece, bool in_window, const bf16* query, int stride,
-                              float (&c)[2][kHeads / 8][4]) {
-  const int t = static_cast<int>(threadIdx.x) % 4;
-  if (in_window) {
-#pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk) {
-      WeightChunk<WeightFormat::kFp8> k;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i] >> 8 * chunk & 255;
-      const auto inputs = [&](int tile, int pair) {
-        return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + chunk * 64 + t * 16 + pair * 8);
-      };
-      multiply_chunk<WeightFormat::kFp8, true, kHeads / 8>(k, inputs, c);
-    }
-    return;
-  }
-  uint32_t scales[4][2];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    scales[i][0] = same_pair(e4m3_value(piece.scales[i] & 255));
-    scales[i][1] = same_pair(e4m3_value(piece.scales[i] >> 8));
-  }
-  multiply_pairs<4, kHeads / 8>(
-      [&](int i, int pair, uint32_t(&r)[4]) {
-        const uint32_t words[4] = {piece.data[i][0].x, piece.data[i][0].y, piece.data[i][0].z, piece.data[i][0].w};
-        widen_compressed(words[pair], scales[i][pair / 2], r);
-      },
-      [&](int tile, int pair) { return *reinterpret_cast<const uint4*>(query + tile * 8 * stride + t * 32 + pair * 8); }, c);
-}
 
 // Queries in shared memory: [heads][dims], 16 bytes more a row, so that the lanes of a load meet in no bank.
 __host__ __device__ int query_stride(int dim) { return (dim + kScoreDims - 1) / kScoreDims * kScoreDims + 8; }
@@ -156,7 +85,13 @@ __global__ void __launch_bounds__(kScoreThreads, 1)
         place(tile + step, in_window, first, keys);
         if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
       }
-      multiply_keys(piece, now_window, query + g * row_stride + d, row_stride, c);
+      const bf16* own = query + g * row_stride + d;
+      multiply_keys<kHeads / 8>(
+          piece, now_window,
+          [&](int heads, int slot) {
+            return *reinterpret_cast<const uint4*>(own + heads * 8 * row_stride + slot_column(now_window, slot, t));
+          },
+          c);
     }
     if (quarter * kScoreDims >= dim) place(tile + step, in_window, first, keys);
     float* part = parts + warp * kHeads * kScoreStride;
@@ -203,27 +138,6 @@ __global__ void __launch_bounds__(kSoftmaxThreads)
   }
   total = warp_sum(total);
   if (lane == 0) totals[pair] = total + expf(sinks[pair % heads] - top);
-}
-
-__device__ ValuePiece load_values(const uint8_t* row, bool window, int dim, int column) {
-  ValuePiece piece;
-  if (window) {
-    piece.data = load_unaligned(row + column);
-    piece.scale = row[dim + column / kScaleGroup];
-  } else {
-    const uint8_t* p = row + column / 2;
-    if (reinterpret_cast<uintptr_t>(p) % 8 == 0) {
-      const uint2 v = *reinterpret_cast<const uint2*>(p);
-      piece.data = make_uint4(v.x, v.y, 0, 0);
-    } else {
-      uint32_t words[2] = {};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) words[i / 4] |= static_cast<uint32_t>(p[i]) << (i % 4 * 8);
-      piece.data = make_uint4(words[0], words[1], 0, 0);
-    }
-    piece.scale = row[dim / 2 + column / kCacheScaleGroup];
-  }
-  return piece;
 }
 
 struct ValueLayout {

@@ -26,6 +26,11 @@ inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                       const AttentionScratch& scratch, LaunchStream& stream);
 
+/// Of few rows (attention_few.cu), the bits of the above; queries are rotated, and outputs back, if there are pairs. `scores`: as
+/// of AttentionScratch.
+void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
+                          const RopeRows& rotation, float* scores, LaunchStream& stream);
+
 /// Whether the rows are better done by one kernel on warpgroups: many, of the release's dimensions.
 bool takes_wide_attention(const SparseAttentionArgs& args);
 /// That kernel (attention_wide.cu): the bits of the above, without scratch.

@@ -172,7 +172,110 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kRowThreads = 1024;
+constexpr int kRowWarps = kRowThreads / kWarp;
+constexpr int kLoad = 8;  // ranks in 16 bytes
+static_assert(kRowWarps == kWarp && kRowThreads * kLoad * 4 == kMostRowRanks);
+
+// A block's sum of each thread's v, in all threads. `sums`: one a warp, not read by anyone since the last barrier but one.
+__device__ uint32_t row_total(uint32_t v, uint32_t* sums) {
+  v = __reduce_add_sync(0xffffffffu, v);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = v;
+  __syncthreads();
+  return __reduce_add_sync(0xffffffffu, sums[threadIdx.x % kWarp]);
+}
+
+// One block a row, whose threads hold kLoads times 8 ranks that follow each other: bit by bit the rank of the last one chosen,
+// then the choice in order. What lies behind the row's end is taken for the worst rank; being last of its equals, it is never
+// chosen.
+template <int kLoads>
+__global__ void __launch_bounds__(kRowThreads) choose_row_kernel(const Choice c, const IndexRow* rows) {
+  take_turn();
+  __shared__ uint32_t sums[2][kRowWarps];
+  const int64_t r = blockIdx.x;
+  const IndexRow& row = rows[r];
+  const auto t = static_cast<int>(threadIdx.x);
+  if (!c.blocks && !row.scored) {
+    for (int64_t j = t; j < row.visible; j += kRowThreads) row.chosen[j] = static_cast<int32_t>(j);
+  }
+  if (!takes_part(c, row)) return;
+  const auto length = static_cast<int>(row_length(c, row));
+  constexpr int kOwn = kLoads * kLoad;
+  const int first = t * kOwn;
+  const uint16_t* from = c.rank + r * c.stride + first;
+  const bool aligned = c.stride % kLoad == 0;
+  uint32_t rank[kOwn];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    if (aligned && first + (i + 1) * kLoad <= length) {
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i * kLoad);
+      const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+      for (int k = 0; k < kLoad; ++k) rank[i * kLoad + k] = words[k / 2] >> k % 2 * 16 & 0xffff;
+    } else {
+#pragma unroll
+      for (int k = 0; k < kLoad; ++k) {
+        const int at = i * kLoad + k;
+        rank[at] = first + at < length ? from[at] : 0;
+      }
+    }
+  }
+  const auto keep = static_cast<uint32_t>(c.keep);
+  uint32_t limit = 0;
+#pragma unroll 1
+  for (int bit = 15; bit >= 0; --bit) {
+    const uint32_t trial = limit | 1u << bit;
+    uint32_t count = 0;
+#pragma unroll
+    for (const uint32_t v : rank) count += v >= trial;
+    if (row_total(count, sums[bit % 2]) >= keep) limit = trial;
+  }
+  // Both counts in one word: neither reaches 2^16.
+  uint32_t own = 0;
+#pragma unroll
+  for (const uint32_t v : rank) own += v > limit ? 1u << 16 : v == limit ? 1u : 0u;
+  const int lane = t % kWarp;
+  const int warp = t / kWarp;
+  uint32_t behind = own;  // with the thread's own
+#pragma unroll
+  for (int step = 1; step < kWarp; step <<= 1) {
+    const uint32_t other = __shfl_up_sync(0xffffffffu, behind, step);
+    if (lane >= step) behind += other;
+  }
+  __syncthreads();
+  if (lane == kWarp - 1) sums[0][warp] = behind;
+  __syncthreads();
+  const uint32_t of_warp = sums[0][lane];
+  const uint32_t all = __reduce_add_sync(0xffffffffu, of_warp);
+  const uint32_t before = __reduce_add_sync(0xffffffffu, lane < warp ? of_warp : 0) + behind - own;
+  const uint32_t equal = keep - (all >> 16);
+  uint32_t above = before >> 16;
+  uint32_t at = before & 0xffff;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const uint32_t v = rank[i];
+    const bool is_at = v == limit;
+    if (v > limit || (is_at && at < equal)) {
+      if (c.blocks) {
+        const int b = first + i;
+        if (v >= kLowestFinite) atomicOr(reinterpret_cast<unsigned long long*>(c.bits + r * c.words + b / 64), 1ull << (b % 64));
+      } else {
+        row.chosen[above + min(at, equal)] = first + i;
+      }
+    }
+    above += v > limit;
+    at += is_at;
+  }
+}
+
 }  // namespace
+
+void choose_by_row(const Choice& choice, const IndexRow* rows, int64_t row_count, LaunchStream& stream) {
+  const auto kernel = choice.stride <= kRowThreads * kLoad       ? choose_row_kernel<1>
+                      : choice.stride <= kRowThreads * kLoad * 2 ? choose_row_kernel<2>
+                                                                 : choose_row_kernel<4>;
+  stream.launch(kernel, static_cast<unsigned>(row_count), kRowThreads, 0, choice, rows);
+}
 
 void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, LaunchStream& stream) {
   stream.launch(clear_kernel, static_cast<unsigned>(2 * row_count), kBins, 0, scratch.histogram);

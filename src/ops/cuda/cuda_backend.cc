@@ -29,20 +29,24 @@ namespace {
 struct Streams {
   explicit Streams(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
-    for (cudaStream_t* stream : {&main, &side}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    for (cudaStream_t* stream : {&main, &side, &ahead}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
     for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    for (cudaEvent_t& event : arrived) DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   }
   ~Streams() {
+    for (cudaEvent_t event : arrived) cudaEventDestroy(event);
     for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
-    for (cudaStream_t stream : {main, side}) cudaStreamDestroy(stream);
+    for (cudaStream_t stream : {main, side, ahead}) cudaStreamDestroy(stream);
   }
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
   int device;
   cudaStream_t main = nullptr;
-  cudaStream_t side = nullptr;   ///< of Backend::beside
-  cudaEvent_t forked = nullptr;  ///< on main: where the side begins
-  cudaEvent_t done = nullptr;    ///< on the side: its end
+  cudaStream_t side = nullptr;                      ///< of Backend::beside
+  cudaStream_t ahead = nullptr;                     ///< of Backend::ahead
+  cudaEvent_t forked = nullptr;                     ///< on main: where another begins
+  cudaEvent_t done = nullptr;                       ///< on the side: its end
+  cudaEvent_t arrived[Backend::kAheadPlaces] = {};  ///< on ahead: the end of what each place was given
 };
 
 class CudaBackend final : public Backend, public cuda::StreamOwner {
@@ -52,6 +56,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         streams_(device),
         main_(streams_.main, features.overlap),
         side_(streams_.side, features.overlap),
+        ahead_(streams_.ahead, features.overlap),
         staging_(&main_),
         recorder_(&main_, &staging_),
         tables_(&staging_),
@@ -59,6 +64,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   ~CudaBackend() override {
     cudaStreamSynchronize(main_);
     cudaStreamSynchronize(side_);
+    cudaStreamSynchronize(ahead_);
   }
 
   std::string name() const override { return "cuda/sm_90a"; }
@@ -76,6 +82,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                "experts: mma bf16"
              : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
+                                 (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
                                  (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
@@ -98,21 +105,22 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (!features_.beside) return calls();
     DI_CHECK(!joins_, "two at a time beside the others");
     joins_ = true;
-    const bool launched = recorder_.launches("beside");
-    if (launched) {
-      DI_CUDA(cudaEventRecord(streams_.forked, main_));
-      DI_CUDA(cudaStreamWaitEvent(side_, streams_.forked, 0));
-      side_.order_fully();
-    }
-    launches_ = &side_;
-    calls();
-    launches_ = &main_;
-    if (launched) DI_CUDA(cudaEventRecord(streams_.done, side_));
+    run_on(side_, recorder_.launches("beside"), streams_.done, calls);
   }
   void join() override {
     if (!std::exchange(joins_, false)) return;
     if (!recorder_.launches("join")) return;
     DI_CUDA(cudaStreamWaitEvent(main_, streams_.done, 0));
+    main_.order_fully();
+  }
+  bool runs_ahead() const override { return features_.engram_ahead; }
+  void ahead(int place, FunctionRef<void()> calls) override {
+    if (!features_.engram_ahead) return calls();
+    run_on(ahead_, recorder_.launches("ahead", place), streams_.arrived[place], calls);
+  }
+  void arrive(int place) override {
+    if (!features_.engram_ahead || !recorder_.launches("arrive", place)) return;
+    DI_CUDA(cudaStreamWaitEvent(main_, streams_.arrived[place], 0));
     main_.order_fully();
   }
 
@@ -180,7 +188,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, 1, in));
-      if (launches("linear_fp8", args, outputs.first(count), scratch)) cuda::multiply_fp8_quantized(args, scratch, *launches_);
+      if (launches("linear_fp8", args, outputs.first(count), scratch)) {
+        if (takes_few(args, cuda::WeightFormat::kFp8)) {
+          cuda::multiply_fp8_quantized_few(args, scratch, *launches_);
+        } else {
+          cuda::multiply_fp8_quantized(args, scratch, *launches_);
+        }
+      }
       outputs = outputs.subspan(count);
     }
   }
@@ -199,7 +213,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
     bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, groups, wo_a.in));
     const LinearOutput output{wo_a, y};
-    if (launches("output_lora", args, {&output, 1}, scratch)) cuda::multiply_fp8(args, scratch, *launches_);
+    if (!launches("output_lora", args, {&output, 1}, scratch)) return;
+    if (takes_few(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_few(args, *launches_);
+    cuda::multiply_fp8(args, scratch, *launches_);
   }
 
   void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse) override {
@@ -261,10 +277,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
-    const bool wide = features_.wide_index && cuda::takes_wide_index(args);
+    const cuda::IndexWays ways{.wide = features_.wide_index && cuda::takes_wide_index(args),
+                               .few = features_.few_rows && rows <= cuda::kFewRows};
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
-                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, wide)) {
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, ways.wide)) {
       return;
     }
     for (int64_t first = 0; first < rows; first += most) {
@@ -273,11 +290,18 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       piece.weights += first * args.heads;
       if (args.candidates != nullptr) piece.candidates += first * args.candidate_words;
       piece.queries = args.queries.subspan(static_cast<size_t>(first), static_cast<size_t>(std::min(most, rows - first)));
-      cuda::select_rows(piece, list + first, sizes, scratch, wide, *launches_);
+      cuda::select_rows(piece, list + first, sizes, scratch, ways, *launches_);
     }
   }
 
-  void sparse_attention(const SparseAttentionArgs& args) override {
+  void sparse_attention(const SparseAttentionArgs& args) override { attend(args, {}); }
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override {
+    if (!has_few(args)) return Backend::rotated_attention(args, q, rotation);
+    attend(args, rotation);
+  }
+
+  // `rotation`: none unless has_few.
+  void attend(const SparseAttentionArgs& args, const RopeRows& rotation) {
     if (args.queries.empty()) return;
     attention_rows_.assign(args.queries.begin(), args.queries.end());
     int64_t longest = 0;
@@ -294,21 +318,22 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
     const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
-                            scratch.scores, scratch.weights, scratch.totals, wide)) {
+                            scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
+    if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
     if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
-    float* logits = logits_.get<float>(rows * args.gate.out);
-    linear_bf16_fp32(args.v, rows, args.gate, logits);
+    float* logits = logits_.get<float>(cuda::route_scratch(rows, args.gate.out, args.gate.in));
+    const int64_t parts = multiply_gate(args.v, rows, args.gate, logits);
     if (!recorder_.launches("route", args.bias, args.bias_vl, args.image, args.topk, args.normalize, args.scale, args.temperature,
                             args.experts, args.weights, rows, logits, args.counts, args.counted)) {
       return;
     }
-    cuda::choose_experts(args, rows, logits, *launches_);
+    cuda::choose_experts(args, rows, logits, parts, *launches_);
   }
 
   void arrange_experts(uint8_t* codes, int64_t bytes) override {
@@ -349,21 +374,21 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cuda::engram_gate(kv, q_weight, k_weight, image, eps, rows, n, hidden, x, *launches_);
   }
   void markov_logits(const MarkovArgs& args) override {
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.head.in);
-    embed(args.previous, args.embed, 1, inputs);
+    if (recorder_.launches("embed", args.previous, rows, args.embed, 1, inputs))
+      cuda::embed(args.previous, rows, args.embed.values, args.embed.in, 1, inputs, *launches_);
     multiply_bf16(inputs, rows, args.head, args.logits, true);
     if (!recorder_.launches("add_rows", args.base, args.base_stride, rows, args.head.out, args.logits)) return;
     cuda::add_rows(args.base, args.base_stride, rows, args.head.out, args.logits, *launches_);
   }
   void draft_confidence(const ConfidenceArgs& args) override {
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     bf16* inputs = draft_inputs_.get<bf16>(rows * args.proj.in);
-    const int32_t* ids = staging_.upload(args.previous);
-    if (recorder_.launches("append_embedding", args.x, args.proj.in, args.embed, rows, inputs)) {
-      cuda::append_embedding(args.x, args.proj.in - args.embed.in, ids, args.embed.values, args.embed.in, rows, inputs,
+    if (recorder_.launches("append_embedding", args.x, args.proj.in, args.previous, args.embed, rows, inputs)) {
+      cuda::append_embedding(args.x, args.proj.in - args.embed.in, args.previous, args.embed.values, args.embed.in, rows, inputs,
                              *launches_);
     }
     multiply_bf16(inputs, rows, args.proj, args.confidences, true);
@@ -382,7 +407,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                               .position = row.position,
                               .choice_index = row.choice_index,
                               .greedy = row.greedy,
-                              .min_p = row.min_p > 0});
+                              .min_p = row.min_p > 0,
+                              .certain = row.certain});
     }
     const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
     if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
@@ -390,15 +416,50 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
-  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+  /// What operators launch goes to another stream, behind what is on the main one now; `end` is recorded behind it.
+  void run_on(cuda::LaunchStream& stream, bool launched, cudaEvent_t end, FunctionRef<void()> calls) {
+    DI_CHECK(launches_ == &main_, "beside what is beside others");
+    if (launched) {
+      DI_CUDA(cudaEventRecord(streams_.forked, main_));
+      DI_CUDA(cudaStreamWaitEvent(stream, streams_.forked, 0));
+      stream.order_fully();
+    }
+    launches_ = &stream;
+    calls();
+    launches_ = &main_;
+    if (launched) DI_CUDA(cudaEventRecord(end, stream));
+  }
+
+  bool has_few(const SparseAttentionArgs& args) const {
+    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
+  }
+  bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
+    return features_.few_rows && cuda::takes_few_products(args, format);
+  }
+  static cuda::ProductArgs bf16_product(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
     args.x = x;
     args.rows = rows;
     args.x_stride = w.in;
     args.fp32 = fp32;
     args.outputs[args.output_count++] = {cuda::view(w), y};
+    return args;
+  }
+  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+    const cuda::ProductArgs args = bf16_product(x, rows, w, y, fp32);
     if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
+    if (takes_few(args, cuda::WeightFormat::kBf16)) return cuda::multiply_bf16_few(args, false, *launches_);
     cuda::multiply_bf16(args, *launches_);
+  }
+  // Into how many parts whose sum they are (cuda::choose_experts).
+  int64_t multiply_gate(const bf16* x, int64_t rows, const Bf16Weight& w, float* logits) {
+    const cuda::ProductArgs args = bf16_product(x, rows, w, logits, true);
+    if (!takes_few(args, cuda::WeightFormat::kBf16)) {
+      multiply_bf16(x, rows, w, logits, true);
+      return 1;
+    }
+    if (recorder_.launches("linear_bf16", x, rows, w, logits, true)) cuda::multiply_bf16_few(args, true, *launches_);
+    return cuda::segment_count(w.in);
   }
 
   bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {
@@ -441,7 +502,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   CudaFeatures features_;
   Streams streams_;
-  cuda::LaunchStream main_, side_;
+  cuda::LaunchStream main_, side_, ahead_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
   cuda::Staging staging_;

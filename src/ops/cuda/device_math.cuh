@@ -48,6 +48,24 @@ __device__ inline float e4m3_value(uint32_t byte) {
 }
 __device__ inline uint32_t cache_scale_bits(float amax) { return e4m3_bits(fmaxf(amax, 6.0f * 0x1p-9f) / kE2m1Max); }
 
+/// Eight bf16 columns in fp32, and their largest magnitude.
+__device__ inline float widen_eight(const uint4& v, float (&f)[8]) {
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  float amax = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    f[i] = i % 2 == 0 ? widen_low(words[i / 2]) : widen_high(words[i / 2]);
+    amax = fmaxf(amax, fabsf(f[i]));
+  }
+  return amax;
+}
+/// Eight columns rounded to E4M3 times `scale`, as bf16 pairs (0, 4), (1, 5), (2, 6), (3, 7).
+__device__ inline uint4 round_eight(float (&f)[8], float scale) {
+#pragma unroll
+  for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
+  return make_uint4(narrow_pair(f[0], f[4]), narrow_pair(f[1], f[5]), narrow_pair(f[2], f[6]), narrow_pair(f[3], f[7]));
+}
+
 /// Nearest E2M1 code, ties to even, saturating.
 __device__ inline uint32_t e2m1_bits(float x) {
   const float a = fabsf(x);

@@ -10,8 +10,8 @@
 
 namespace deepinfer::cuda {
 
-/// `logits` [rows, gate.out]: the gate's products, which this rewrites.
-void choose_experts(const RouteArgs& args, int64_t rows, float* logits, LaunchStream& stream);
+/// `logits` [parts, rows, gate.out]: the gate's products, or sums of parts of their columns, to be added in this order.
+void choose_experts(const RouteArgs& args, int64_t rows, const float* logits, int64_t parts, LaunchStream& stream);
 
 /// Scratch of a step's experts, and what the kernels make of the choices: pairs of a token and an expert, sorted by expert, the
 /// shared expert's pairs last; tiles of pairs that use the same weights.

@@ -11,11 +11,12 @@
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/fp4_order.h"
 #include "ops/cuda/instructions.cuh"
+#include "ops/cuda/scratch_sizes.h"
 #include "ops/cuda/weight_view.h"
 
 namespace deepinfer::cuda {
 
-inline constexpr int kSegment = 512;
+inline constexpr int kSegment = static_cast<int>(kSegmentColumns);
 inline constexpr int kPanelRows = 32;  ///< weight rows of a warp
 
 /// Columns that the four lanes of a row load at a time.

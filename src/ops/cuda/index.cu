@@ -144,7 +144,7 @@ __global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t
   block_rank[r * block_stride + b] = b == count - 1 ? kForced : best;
 }
 
-void launch_scores(ScoreArgs args, int64_t longest, LaunchStream& stream) {
+void launch_scores(ScoreArgs args, int64_t longest, bool few, LaunchStream& stream) {
   const int64_t heads = (args.heads + 31) / 32 * 32;
   const int64_t stride = (args.dim + 127) / 128 * 128 + 8;
   const auto shared = static_cast<size_t>(heads * stride * 2 + heads * 4);
@@ -152,7 +152,8 @@ void launch_scores(ScoreArgs args, int64_t longest, LaunchStream& stream) {
   // Each block brings its query to shared memory: few blocks, as long as they fill the device several times.
   constexpr int64_t kBlocks = 132 * 16;
   const int64_t share = longest * args.row_count / kBlocks / kKeysPerBlock * kKeysPerBlock;
-  args.block_keys = std::clamp(share, kKeysPerBlock, kMostKeysPerBlock);
+  constexpr int64_t kOneTurn = kThreads / kWarp * kKeysPerWarp;  // of a block's warps
+  args.block_keys = std::clamp(share, few ? kOneTurn : kKeysPerBlock, kMostKeysPerBlock);
   const dim3 grid(static_cast<unsigned>((longest + args.block_keys - 1) / args.block_keys),
                   static_cast<unsigned>(args.row_count));
   stream.launch(score_kernel, grid, kThreads, shared, args);
@@ -174,9 +175,10 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 }
 
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 bool wide, LaunchStream& stream) {
+                 const IndexWays& ways, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
-  stream.launch(all_kernel, count, kThreads, 0, rows);
+  const bool by_row = ways.few && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
+  if (!by_row) stream.launch(all_kernel, count, kThreads, 0, rows);
   if (sizes.longest == 0) return;
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
@@ -190,28 +192,30 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .bits = args.candidates,
                         .words = args.candidate_words,
                         .block_size = args.candidate_block_size};
-  if (wide) {
+  if (ways.wide) {
     score_wide(score, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, stream);
+    launch_scores(score, sizes.longest, ways.few, stream);
   }
+  const auto choose_best = [&](const Choice& choice) {
+    if (by_row) return choose_by_row(choice, rows, count, stream);
+    choose(choice, rows, count, scratch, stream);
+  };
   if (sizes.block_stride > args.candidate_blocks) {
     const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
                       count);
     stream.launch(block_kernel, blocks, kThreads, 0, rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
                   scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
-    choose({.rank = scratch.block_rank,
-            .stride = sizes.block_stride,
-            .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,
-            .keep = args.candidate_blocks,
-            .blocks = true,
-            .block_size = args.candidate_block_size,
-            .words = args.candidate_words,
-            .bits = args.candidates},
-           rows, count, scratch, stream);
+    choose_best({.rank = scratch.block_rank,
+                 .stride = sizes.block_stride,
+                 .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,
+                 .keep = args.candidate_blocks,
+                 .blocks = true,
+                 .block_size = args.candidate_block_size,
+                 .words = args.candidate_words,
+                 .bits = args.candidates});
   }
-  choose({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk}, rows, count, scratch,
-         stream);
+  choose_best({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk});
 }
 
 }  // namespace deepinfer::cuda

@@ -41,8 +41,12 @@ IndexSizes index_sizes(const IndexSelectArgs& args);
 
 /// Whether scores are better made on warpgroups: many rows of each sequence.
 bool takes_wide_index(const IndexSelectArgs& args);
-/// `wide`: scores are made there (index_wide.cu); the choice is the same.
+/// How some rows are done; the choice is the same.
+struct IndexWays {
+  bool wide = false;  ///< scores on warpgroups (index_wide.cu)
+  bool few = false;   ///< few rows: a row's choice by one block
+};
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
-                 bool wide, LaunchStream& stream);
+                 const IndexWays& ways, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -2,7 +2,7 @@
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
-#include "ops/cuda/product_panels.cuh"
+#include "ops/cuda/product_outputs.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
 #include "ops/cuda/tiled.cuh"
@@ -10,14 +10,6 @@
 
 namespace deepinfer::cuda {
 namespace {
-
-__device__ void store(const ProductArgs& args, int which, int64_t at, float v) {
-  if (args.fp32) {
-    static_cast<float*>(args.outputs[which].y)[at] = v;
-  } else {
-    static_cast<bf16*>(args.outputs[which].y)[at] = narrow(v);
-  }
-}
 
 // Grid: panels of all outputs, blocks of input rows, groups.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
@@ -51,7 +43,7 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
     const int row = i % kPanelRows;
     if (first_input + input >= args.rows || first_row + row > last_row) continue;
     const float total = sum_parts(parts, segments, kTiles * 8 * kPartStride, input, row);
-    store(args, which, (first_input + input) * w.out + first_row + row, total);
+    store_product(args, which, (first_input + input) * w.out + first_row + row, total);
   }
 }
 
@@ -80,7 +72,7 @@ __global__ void __launch_bounds__(kTiledThreads, 1) tiled_kernel(const __grid_co
   __syncwarp();
   if (first_row + lane > last_row) return;
   for (int input = 0; input < kTiledInputs && first_input + input < args.rows; ++input)
-    store(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
+    store_product(args, which, (first_input + input) * w.out + first_row + lane, part[input * kPartStride + lane]);
 }
 
 // How a step is cut into blocks of the wide kernel: `inputs` rows each, bands of kBand of them, in which blocks that run together
@@ -238,19 +230,11 @@ __global__ void order_kernel(const bf16* x, uint32_t rows, uint32_t columns, uin
   uint32_t words[4] = {v.x, v.y, v.z, v.w};
   if constexpr (kQuantize) {
     float f[8];
-    float amax = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      f[i] = i % 2 == 0 ? widen_low(words[i / 2]) : widen_high(words[i / 2]);
-      amax = fmaxf(amax, fabsf(f[i]));
-    }
+    float amax = widen_eight(v, f);
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
     amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
-    const float scale = e8m0_value(fp8_scale_bits(amax));
-#pragma unroll
-    for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = narrow_pair(f[i], f[i + 4]);
+    const uint4 rounded = round_eight(f, e8m0_value(fp8_scale_bits(amax)));
+    words[0] = rounded.x, words[1] = rounded.y, words[2] = rounded.z, words[3] = rounded.w;
   }
   uint32_t place = column;
   if constexpr (kOrder != InputOrder::kLanes) {

@@ -33,8 +33,8 @@ struct ProductArgs {
 
 /// How the rows of a product are cut for the kernels of products_staged.cu.
 struct StagedProduct {
-  bool pays = false;   ///< there is work enough for them
-  int inputs = 0;      ///< of a tile at most, one of staged_inputs
+  bool pays = false;  ///< there is work enough for them
+  int inputs = 0;     ///< of a tile at most, one of staged_inputs
   int row_blocks = 0;
   int block_rows = 0;  ///< of all but the last block: as equal sizes as steps of 8 allow
   int panels = 0;      ///< of 256 weight rows of all outputs, in one group
@@ -51,5 +51,13 @@ void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 /// x is quantised, if `quantized`, and in the order of kWideFp8.
 void multiply_fp8_staged(const ProductArgs& args, const StagedProduct& cut, bool quantized, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
+
+// products_few.cu: the same bits for few rows.
+/// Whether they are taken: few rows, and matrices of which not too many columns are added.
+bool takes_few_products(const ProductArgs& args, WeightFormat format);
+void multiply_fp8_quantized_few(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
+void multiply_fp8_few(const ProductArgs& args, LaunchStream& stream);
+/// `apart`: y, fp32, is [segments, rows, out]; who reads it adds the segments in ascending order.
+void multiply_bf16_few(const ProductArgs& args, bool apart, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

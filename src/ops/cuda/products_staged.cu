@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/launch_order.cuh"
-#include "ops/cuda/product_panels.cuh"
+#include "ops/cuda/product_outputs.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/staged.cuh"
 

@@ -3,74 +3,90 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/instructions.cuh"
 #include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 512;
 
 // Smaller is better: higher score first, equal scores lower index first; -0 and +0 are one score, NaN comes last (ops/top_k.h).
-__device__ uint64_t rank_key(float score, uint32_t index) {
-  if (score != score) return uint64_t{0xffffffffu} << 32 | index;
+// The index is the second half of the key.
+__device__ uint32_t rank_of(float score) {
+  if (score != score) return 0xffffffffu;
   const uint32_t u = __float_as_uint(score + 0.0f);
-  const uint32_t ordered = (u & 0x80000000u) != 0 ? ~u : u | 0x80000000u;
-  return static_cast<uint64_t>(~ordered) << 32 | index;
+  return (u & 0x80000000u) != 0 ? u : ~(u | 0x80000000u);
 }
 
-// One block a row. Each round takes the best key that is worse than the last one chosen.
-__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, float* logits) {
+__device__ uint32_t warp_min(uint32_t v) {
+#pragma unroll
+  for (int step = 16; step > 0; step >>= 1) v = min(v, __shfl_xor_sync(0xffffffffu, v, step));
+  return v;
+}
+
+// One block a row: every thread scores, one warp chooses, each round the best that is worse than the last. Its lanes have every
+// 32nd expert.
+__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, const float* logits, int64_t rows, int parts) {
   take_turn();
-  __shared__ uint64_t best[kThreads / kWarp];
+  auto* score = reinterpret_cast<float*>(dynamic_shared<uint4>());
   const int64_t row = blockIdx.x;
   const auto n = static_cast<int>(args.gate.out);
-  float* score = logits + row * n;
+  const auto topk = static_cast<int>(args.topk);
+  auto* rank = reinterpret_cast<uint32_t*>(score + n);
+  auto* chosen = reinterpret_cast<int*>(rank + n);
+  const bool counted = args.counts != nullptr && row < *args.counted;
   const float* bias = args.image != nullptr && args.image[row] != 0 ? args.bias_vl : args.bias;
   for (int e = static_cast<int>(threadIdx.x); e < n; e += kThreads) {
-    const float z = score[e] / args.temperature;
-    score[e] = sqrtf(z > 20.0f ? z : log1pf(expf(z)));
+    const float* logit = logits + row * n + e;
+    float product = logit[0];
+#pragma unroll 8
+    for (int part = 1; part < parts; ++part) product += logit[part * rows * n];
+    const float z = product / args.temperature;
+    const float s = sqrtf(z > 20.0f ? z : log1pf(expf(z)));
+    score[e] = s;
+    rank[e] = rank_of(s + bias[e]);
   }
-  uint64_t last = 0;
+  __syncthreads();
+  if (threadIdx.x >= kWarp) return;
+  const auto lane = static_cast<int>(threadIdx.x);
+  uint32_t last_rank = 0;
+  int last = -1;
   float sum = 0;
-  const auto topk = static_cast<int>(args.topk);
   for (int k = 0; k < topk; ++k) {
-    uint64_t mine = ~uint64_t{0};
-    for (int e = static_cast<int>(threadIdx.x); e < n; e += kThreads) {  // each thread reads what it wrote
-      const uint64_t key = rank_key(score[e] + bias[e], static_cast<uint32_t>(e));
-      if ((k == 0 || key > last) && key < mine) mine = key;
+    uint32_t best = 0xffffffffu;
+    uint32_t mine = 0xffffffffu;
+#pragma unroll 4
+    for (int e = lane; e < n; e += kWarp) {
+      const uint32_t v = rank[e];
+      const bool left = v > last_rank || (v == last_rank && e > last);
+      // Ascending experts: of equals the first stays.
+      if (left && (v < best || mine == 0xffffffffu)) best = v, mine = static_cast<uint32_t>(e);
     }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) mine = min(mine, __shfl_xor_sync(0xffffffffu, mine, step));
-    if (threadIdx.x % kWarp == 0) best[threadIdx.x / kWarp] = mine;
-    __syncthreads();
-    last = best[0];
-#pragma unroll
-    for (int w = 1; w < kThreads / kWarp; ++w) last = min(last, best[w]);
-    const auto e = static_cast<int32_t>(last & 0xffffffffu);
-    const float s = score[e];
-    sum += s;
-    if (threadIdx.x == 0) {
-      args.experts[row * topk + k] = e;
-      args.weights[row * topk + k] = s;
-    }
-    __syncthreads();
+    last_rank = warp_min(best);
+    last = static_cast<int>(warp_min(best == last_rank ? mine : 0xffffffffu));
+    sum += score[last];
+    if (lane == 0) chosen[k] = last;
   }
-  if (threadIdx.x != 0) return;
-  for (int k = 0; k < topk; ++k) {
-    float w = args.weights[row * topk + k];
+  __syncwarp();
+  for (int k = lane; k < topk; k += kWarp) {
+    const int e = chosen[k];
+    float w = score[e];
     if (args.normalize && topk > 1) w /= sum + 1e-20f;
+    args.experts[row * topk + k] = e;
     args.weights[row * topk + k] = w * args.scale;
+    if (counted) atomicAdd(reinterpret_cast<unsigned long long*>(args.counts + e), 1ull);
   }
-  if (args.counts == nullptr || row >= *args.counted) return;
-  for (int k = 0; k < topk; ++k)
-    atomicAdd(reinterpret_cast<unsigned long long*>(args.counts + args.experts[row * topk + k]), 1ull);
 }
 
 }  // namespace
 
-void choose_experts(const RouteArgs& args, int64_t rows, float* logits, LaunchStream& stream) {
+void choose_experts(const RouteArgs& args, int64_t rows, const float* logits, int64_t parts, LaunchStream& stream) {
   if (rows == 0) return;
-  stream.launch(route_kernel, static_cast<unsigned>(rows), kThreads, 0, args, logits);
+  const auto shared =
+      static_cast<size_t>(args.gate.out) * (sizeof(float) + sizeof(uint32_t)) + static_cast<size_t>(args.topk) * sizeof(int);
+  if (shared > 220 << 10) cuda_failed(__FILE__, __LINE__, "route", "too many experts");
+  stream.launch(route_kernel, static_cast<unsigned>(rows), kThreads, shared, args, logits, rows, static_cast<int>(parts));
 }
 
 }  // namespace deepinfer::cuda

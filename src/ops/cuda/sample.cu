@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows,
     uint32_t kept = 0;
     if (row.top_k > 0 && row.top_k < vocab) border = kth(s, row, vocab, border, static_cast<uint32_t>(row.top_k), &kept);
     if (limits_mass) drawn = top_p(s, row, vocab, z_max, border);
-    token = drawn ? draw(s, row, vocab, border) : kUndrawnToken;
+    token = drawn || row.certain ? draw(s, row, vocab, border) : kUndrawnToken;
   }
   if (threadIdx.x == 0) tokens[blockIdx.x] = token == -1 ? 0 : token;
 }

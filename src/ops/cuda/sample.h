@@ -21,6 +21,7 @@ struct SampleRow {
   uint32_t choice_index = 0;
   bool greedy = false;
   bool min_p = false;
+  bool certain = false;  ///< as DrawRow's
 };
 
 /// tokens[i] of rows[i], both on the device; kUndrawnToken where top-p keeps more tokens than a block sorts.

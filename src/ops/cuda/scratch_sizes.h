@@ -20,6 +20,17 @@ inline int64_t fp8_scratch(int64_t rows, int64_t groups, int64_t columns) {
   return rows * groups * ordered_columns(InputOrder::kWideFp8, columns);
 }
 
+inline constexpr int64_t kFewRows = 16;  ///< steps that kernels of their own are for (feature few-rows)
+
+inline constexpr int64_t kSegmentColumns = 512;  ///< of a chain of a product
+inline int64_t segment_count(int64_t columns) { return (columns + kSegmentColumns - 1) / kSegmentColumns; }
+/// Floats of the router: logits, or of few rows the sums of every segment.
+inline int64_t route_scratch(int64_t rows, int64_t experts, int64_t hidden) {
+  const int64_t few = rows < kFewRows ? rows : kFewRows;
+  const int64_t parts = few * segment_count(hidden);
+  return (parts > rows ? parts : rows) * experts;
+}
+
 inline constexpr int64_t kMixSlice = 512;  ///< columns of a chain of hyper-connection products
 inline int64_t mix_slices_of(int64_t streams, int64_t hidden) { return (streams * hidden + kMixSlice - 1) / kMixSlice; }
 /// Floats: sums of each slice, of all coefficients and of the squares.

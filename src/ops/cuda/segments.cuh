@@ -12,7 +12,6 @@ inline constexpr int kPartStride = 36;  ///< floats between input rows of a part
 
 /// Shared memory of a block, in floats.
 inline int64_t part_floats(int64_t segments, int tiles) { return segments * tiles * 8 * kPartStride; }
-inline int64_t segment_count(int64_t columns) { return (columns + kSegment - 1) / kSegment; }
 
 /// Input rows of a block, as the lane sees them: row 8 tile + lane / 4.
 template <int kTiles>
@@ -78,6 +77,23 @@ __device__ inline void multiply_segment(const WeightPanel<kFormat>& panel, const
   }
 }
 
+/// A segment's sums into shared memory, [8 kTiles][kPartStride].
+template <int kTiles>
+__device__ inline void store_part(float* part, int lane, const float (&c)[2][kTiles][4]) {
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = m * 16 + lane / 4 + i / 2 * 8;
+        const int input = tile * 8 + lane % 4 * 2 + i % 2;
+        part[input * kPartStride + row] = c[m][tile][i];
+      }
+    }
+  }
+}
+
 /// Sums of all segments of one matrix into `parts` [segments][8 kTiles][kPartStride]; warp `warp` of `warps` takes every
 /// warps-th.
 template <WeightFormat kFormat, bool kInterleaved, int kTiles>
@@ -88,19 +104,7 @@ __device__ inline void multiply_segments(const WeightView& w, int64_t first_row,
   for (int segment = warp; segment < segments; segment += warps) {
     float c[2][kTiles][4] = {};
     multiply_segment<kFormat, kInterleaved, kTiles>(panel, x, segment, lane, c);
-    float* part = parts + static_cast<int64_t>(segment) * kTiles * 8 * kPartStride;
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = m * 16 + lane / 4 + i / 2 * 8;
-          const int input = tile * 8 + lane % 4 * 2 + i % 2;
-          part[input * kPartStride + row] = c[m][tile][i];
-        }
-      }
-    }
+    store_part<kTiles>(parts + static_cast<int64_t>(segment) * kTiles * 8 * kPartStride, lane, c);
   }
 }
 

@@ -188,9 +188,9 @@ class ReferenceBackend final : public Backend {
   }
 
   void markov_logits(const MarkovArgs& args) override {
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     std::vector<bf16> e(static_cast<size_t>(rows * args.embed.in));
-    embed(args.previous, args.embed, 1, e.data());
+    embed({args.previous, static_cast<size_t>(rows)}, args.embed, 1, e.data());
     linear_bf16_fp32(e.data(), rows, args.head, args.logits);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t v = 0; v < args.head.out; ++v) args.logits[r * args.head.out + v] += args.base[r * args.base_stride + v];
@@ -200,9 +200,9 @@ class ReferenceBackend final : public Backend {
   void draft_confidence(const ConfidenceArgs& args) override {
     const int64_t rank = args.embed.in;
     const int64_t hidden = args.proj.in - rank;
-    for (size_t r = 0; r < args.previous.size(); ++r) {
+    for (int64_t r = 0; r < args.rows; ++r) {
       double sum = 0;
-      const bf16* x = args.x + static_cast<int64_t>(r) * hidden;
+      const bf16* x = args.x + r * hidden;
       const bf16* e = args.embed.values + args.previous[r] * rank;
       for (int64_t i = 0; i < hidden; ++i) sum += product(x[i], args.proj.values[i]);
       for (int64_t i = 0; i < rank; ++i) sum += product(e[i], args.proj.values[hidden + i]);

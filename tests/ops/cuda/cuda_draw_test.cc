@@ -99,6 +99,23 @@ TEST_P(CudaDraws, AreTheHostsOwn) {
         << d.min_p;
   }
   EXPECT_LT(left, count / 5);
+  // Those that have to be drawn: as before, and without top-p where it would keep too many.
+  for (DrawRow& d : draws) d.certain = true;
+  std::vector<int32_t> certain(draws.size());
+  backend->draw(device_logits, vocab, draws, device_tokens);
+  memory.download(certain.data(), device_tokens, count * 4);
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const DrawRow& d = draws[i];
+    if (tokens[i] == kUndrawnToken) {
+      SamplingParams params;
+      params.temperature = d.temperature, params.min_p = d.min_p, params.top_k = d.top_k;
+      params.seed = d.seed, params.choice_index = d.choice_index;
+      const float* row = logits.data() + d.row * vocab;
+      scratch.assign(row, row + vocab);
+      tokens[i] = Sampler(params, vocab).sample(scratch, d.position);
+    }
+    ASSERT_EQ(certain[i], tokens[i]) << "row " << d.row << ", top-k " << d.top_k << ", top-p " << d.top_p;
+  }
   memory.free(device_logits);
   memory.free(device_tokens);
 }

@@ -321,10 +321,23 @@ class HostPointers final : public Backend {
   }
 
   void sparse_attention(const SparseAttentionArgs& args) override {
+    with_device_copies(args, nullptr, [&](Call&, const SparseAttentionArgs& copy, bf16*) { device_->sparse_attention(copy); });
+  }
+  void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override {
+    with_device_copies(args, q, [&](Call& call, const SparseAttentionArgs& copy, bf16* device_q) {
+      const auto values = static_cast<int64_t>(args.queries.size()) * rotation.pairs;
+      device_->rotated_attention(copy, device_q, {call.in(rotation.cos, values), call.in(rotation.sin, values), rotation.pairs});
+    });
+  }
+  // `written`: args.q if it is written, too.
+  void with_device_copies(const SparseAttentionArgs& args, bf16* written,
+                          FunctionRef<void(Call&, const SparseAttentionArgs&, bf16*)> call_with) {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     const auto rows = static_cast<int64_t>(args.queries.size());
     SparseAttentionArgs copy = args;
-    copy.q = call.in(args.q, rows * args.heads * args.dim);
+    const int64_t width = rows * args.heads * args.dim;
+    bf16* device_q = written != nullptr ? call.inout(written, width) : nullptr;
+    copy.q = written != nullptr ? device_q : call.in(args.q, width);
     copy.sinks = call.weight(args.sinks, args.heads);
     copy.out = call.out(args.out, rows * args.heads * args.dim);
     std::vector<AttentionQuery> queries(args.queries.begin(), args.queries.end());
@@ -347,7 +360,7 @@ class HostPointers final : public Backend {
       q.chosen = call.in(q.chosen, q.chosen_count);
     }
     copy.queries = queries;
-    device_->sparse_attention(copy);
+    call_with(call, copy, device_q);
   }
 
   void route(const RouteArgs& args, int64_t rows) override {
@@ -402,9 +415,10 @@ class HostPointers final : public Backend {
 
   void markov_logits(const MarkovArgs& args) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     if (rows == 0) return;
     MarkovArgs copy = args;
+    copy.previous = call.in(args.previous, rows);
     copy.embed = call.in(args.embed);
     copy.head = call.in(args.head);
     copy.base = call.in(args.base, (rows - 1) * args.base_stride + args.head.out);
@@ -413,8 +427,9 @@ class HostPointers final : public Backend {
   }
   void draft_confidence(const ConfidenceArgs& args) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
-    const auto rows = static_cast<int64_t>(args.previous.size());
+    const int64_t rows = args.rows;
     ConfidenceArgs copy = args;
+    copy.previous = call.in(args.previous, rows);
     copy.x = call.in(args.x, rows * (args.proj.in - args.embed.in));
     copy.embed = call.in(args.embed);
     copy.proj = call.in(args.proj);

@@ -89,5 +89,18 @@ TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
   EXPECT_EQ(ordered_columns(InputOrder::kWideFp4, 130), 256);
 }
 
+// A rehearsal asks for the most rows alone, though few rows want the sums of every segment.
+TEST(ScratchSizes, TheRouterNeverWantsMoreForFewerRows) {
+  for (int64_t hidden : {64, 512, 513, 5120, 8192}) {
+    int64_t most = 0;
+    for (int64_t rows = 1; rows < 300; ++rows) {
+      const int64_t size = route_scratch(rows, 384, hidden);
+      EXPECT_GE(size, most) << rows << " rows of " << hidden;
+      EXPECT_GE(size, 384 * rows * (rows <= kFewRows ? segment_count(hidden) : 1)) << rows << " rows of " << hidden;
+      most = size;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace deepinfer::cuda

@@ -120,6 +120,10 @@ template <typename T>
 T __shfl_up_sync(uint32_t /*mask*/, T v, int step) {
   return deepinfer::emulated::shuffle(v, [&](int l) { return l >= step ? l - step : l; });
 }
+inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t v) {
+  for (int step = 16; step > 0; step >>= 1) v += __shfl_xor_sync(mask, v, step);
+  return v;
+}
 inline uint32_t __ballot_sync(uint32_t /*mask*/, bool v) {
   struct Lane {
     bool given;

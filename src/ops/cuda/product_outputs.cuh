@@ -1,5 +1,8 @@
 #pragma once
 
+// Where the blocks of a product with several matrices belong.
+
+#include "ops/cuda/device_math.cuh"
 #include "ops/cuda/products.h"
 
 namespace deepinfer::cuda {
@@ -13,6 +16,14 @@ __device__ inline int find_output(const ProductArgs& args, int panel_rows, int64
     panel -= panels;
   }
   return which;
+}
+
+__device__ inline void store_product(const ProductArgs& args, int which, int64_t at, float v) {
+  if (args.fp32) {
+    static_cast<float*>(args.outputs[which].y)[at] = v;
+  } else {
+    static_cast<bf16*>(args.outputs[which].y)[at] = narrow(v);
+  }
 }
 
 }  // namespace deepinfer::cuda
