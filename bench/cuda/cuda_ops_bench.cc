@@ -87,6 +87,7 @@ std::string text(int64_t v) { return std::to_string(v); }
 
 void OpsBench::dense() {
   const std::vector<int64_t> row_counts = up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
+  const int64_t most = row_counts.back();
   struct Shape {
     const char* name;
     int64_t out, in;

@@ -16,9 +16,9 @@ constexpr Feature kFeatures[] = {
     {"arranged", &CudaFeatures::arranged},
     {"wide-attention", &CudaFeatures::wide_attention},
     {"wide-index", &CudaFeatures::wide_index},
+    {"staged", &CudaFeatures::staged},
     {"few-rows", &CudaFeatures::few_rows},
     {"engram-ahead", &CudaFeatures::engram_ahead},
-    {"staged", &CudaFeatures::staged},
 };
 
 }  // namespace

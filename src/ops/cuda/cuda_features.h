@@ -16,9 +16,9 @@ struct CudaFeatures {
   bool arranged = false;        ///< FP4 weights in another order of bits (ops/cuda/fp4_order.h)
   bool wide_attention = false;  ///< attention of many rows on warpgroups (ops/cuda/attention_wide.cu)
   bool wide_index = false;      ///< index scores likewise (ops/cuda/index_wide.cu)
+  bool staged = false;          ///< packed weights of products by way of shared memory (ops/cuda/staged.cuh)
   bool few_rows = false;        ///< steps of few rows by kernels of their own: attention, products, router, choice of rows
   bool engram_ahead = false;    ///< what Backend::ahead is given runs on a stream of its own
-  bool staged = false;          ///< packed weights of products by way of shared memory (ops/cuda/staged.cuh)
 
   bool operator==(const CudaFeatures&) const = default;
 };
