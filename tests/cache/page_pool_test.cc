@@ -68,17 +68,16 @@ TEST(PagePool, WrongSizesAreNamed) {
     StatusCode code;
     const char* message;
   };
-  for (const Case& c :
-       {Case{0, 100, StatusCode::kInvalidArgument, "page_bytes: 0, must"},
-        Case{-5, 100, StatusCode::kInvalidArgument, "page_bytes: -5, must"},
-        Case{64, 0, StatusCode::kInvalidArgument, "0 bytes hold no page of 64 bytes"},
-        Case{64, -1, StatusCode::kInvalidArgument, "-1 bytes hold no page"},
-        Case{64, 63, StatusCode::kInvalidArgument, "63 bytes hold no page of 64"},
-        Case{65, 127, StatusCode::kInvalidArgument, "127 bytes hold no page of 65 bytes, which takes 128"},
-        Case{kMax, kMax, StatusCode::kOutOfRange, "page_bytes: 9223372036854775807"},
-        Case{1, kMax, StatusCode::kOutOfRange, "pages of 1 bytes, the limit is"},
-        Case{64, int64_t{64} << 31, StatusCode::kOutOfRange, "make 2147483648 pages"},
-        Case{int64_t{1} << 61, kMax, StatusCode::kResourceExhausted, "cannot map 3 pages"}}) {
+  for (const Case& c : {Case{0, 100, StatusCode::kInvalidArgument, "page_bytes: 0, must"},
+                        Case{-5, 100, StatusCode::kInvalidArgument, "page_bytes: -5, must"},
+                        Case{64, 0, StatusCode::kInvalidArgument, "0 bytes hold no page of 64 bytes"},
+                        Case{64, -1, StatusCode::kInvalidArgument, "-1 bytes hold no page"},
+                        Case{64, 63, StatusCode::kInvalidArgument, "63 bytes hold no page of 64"},
+                        Case{65, 127, StatusCode::kInvalidArgument, "127 bytes hold no page of 65 bytes, which takes 128"},
+                        Case{kMax, kMax, StatusCode::kOutOfRange, "page_bytes: 9223372036854775807"},
+                        Case{1, kMax, StatusCode::kOutOfRange, "pages of 1 bytes, the limit is"},
+                        Case{64, int64_t{64} << 31, StatusCode::kOutOfRange, "make 2147483648 pages"},
+                        Case{int64_t{1} << 61, kMax, StatusCode::kResourceExhausted, "cannot map 3 pages"}}) {
     const auto pool = PagePool::Create(c.page_bytes, c.budget_bytes);
     ASSERT_FALSE(pool.has_value()) << c.message;
     EXPECT_EQ(pool.error().code(), c.code) << pool.error().message();
