@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-
 #include "grammar/support.h"
 
 namespace deepinfer {
