@@ -77,6 +77,7 @@ struct Runtime {
   std::map<uintptr_t, Memory> memory;
   // The device's memory, one address never used twice: an early reuse would hide a late use.
   uint8_t* device = nullptr;
+  size_t device_places = 0;
   size_t device_end = 0;
   size_t device_bytes = 0;
   const bool guards = std::getenv("DEEPINFER_EMULATED_GUARDS") != nullptr;
@@ -213,14 +214,18 @@ cudaError_t allocate(void** data, size_t bytes, bool pinned, const char* call) {
     if (at == MAP_FAILED) return cudaErrorMemoryAllocation;
   } else {
     if (r.device == nullptr) {
-      void* all = ::mmap(nullptr, kDevicePlaces, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      void* all = MAP_FAILED;
+      // Where addresses are scarce, as many as there are.
+      for (r.device_places = kDevicePlaces; all == MAP_FAILED && r.device_places > kTotalBytes; r.device_places /= 2)
+        all = ::mmap(nullptr, r.device_places, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      r.device_places *= 2;
       if (all == MAP_FAILED) refuse(call, "no addresses for the device's memory");
       r.device = static_cast<uint8_t*>(all);
     }
     const size_t pages = (bytes + kPage - 1) / kPage * kPage;
     at = r.device + r.device_end + (r.guards ? (pages - bytes) / 16 * 16 : 0);
     r.device_end += pages + kPage;
-    if (r.device_end > kDevicePlaces) refuse(call, "no addresses left");
+    if (r.device_end > r.device_places) refuse(call, "no addresses left");
     r.memory[reinterpret_cast<uintptr_t>(at)] = {bytes, false};
     const Running running;
     std::memset(at, 0xa5, std::min<size_t>(bytes, 1 << 20));
