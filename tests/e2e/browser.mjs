@@ -29,7 +29,7 @@ export async function openPage(browser, options = {}) {
   page.on('console', (message) => ['error', 'warning'].includes(message.type()) && complaints.push(`${message.text()} ${new URL(message.location().url || 'file:').pathname}`));
   page.on('pageerror', (error) => complaints.push(String(error)));
   page.on('request', (request) => hosts.add(new URL(request.url()).host));
-  page.setDefaultTimeout(30_000);
+  page.setDefaultTimeout(90_000); // a machine may be busy
   return { page, complaints, hosts, close: () => context.close() };
 }
 

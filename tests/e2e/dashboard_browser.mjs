@@ -56,9 +56,8 @@ await test('figures of a load appear and move', async () => {
   await page.waitForTimeout(8000); // something to see in the pictures
   const missing = await page.locator('.tiles .missing').allTextContents();
   assert.deepEqual(missing, [], 'every figure of the tiles is reported');
-  assert.ok(Number.parseFloat(await tile(page, 'Output').locator('.value').textContent()) > 0);
-  const lines = await page.locator('section[aria-label^="Throughput"] path.line').first().getAttribute('d');
-  assert.ok(lines.length > 30, `a line is drawn: ${lines}`);
+  await tile(page, 'Output').locator('.value', { hasText: /[1-9]/ }).waitFor();
+  await page.waitForFunction(() => (document.querySelector('section[aria-label^="Throughput"] path.line')?.getAttribute('d').length ?? 0) > 30); // a line is drawn
   await portray(page, 'overview');
   await stop();
   assert.deepEqual(complaints, []);
@@ -88,7 +87,7 @@ await test('a figure explains itself, a chart is read with the arrow keys', asyn
   await page.locator('.tip', { hasText: 'Tokens generated a second' }).waitFor();
   await page.keyboard.press('Escape');
   await page.locator('.tip').waitFor({ state: 'detached' });
-  await page.waitForTimeout(3000);
+  await page.waitForFunction(() => (document.querySelector('section[aria-label="Requests"] path.line')?.getAttribute('d').length ?? 0) > 30); // something to read
   await page.locator('section[aria-label="Requests"] svg').focus();
   await page.keyboard.press('ArrowLeft');
   await page.locator('section[aria-label="Device"] .when').waitFor();
