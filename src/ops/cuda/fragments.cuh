@@ -251,4 +251,25 @@ __device__ inline uint4 load_unaligned(const uint8_t* p) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+/// The A registers of one product of a warpgroup: columns 4 half .. 4 half + 3 of the lane's eight of `pair`, of one row.
+template <WeightFormat kFormat, bool kInterleaved>
+__device__ inline void widen_half(const uint4& row, int pair, int half, uint32_t scale, uint32_t (&r)[2]) {
+  const uint32_t words[4] = {row.x, row.y, row.z, row.w};
+  if constexpr (is_fp4(kFormat)) {
+    static_assert(kInterleaved);
+    uint32_t all[4];  // what is not used is not computed
+    widen_fp4<kFormat>(words[pair], all);
+    r[0] = all[half * 2];
+    r[1] = all[half * 2 + 1];
+  } else if constexpr (kInterleaved) {
+    r[0] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x4000 : 0x6020));
+    r[1] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x5010 : 0x7030));
+  } else {
+    r[0] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x1404));
+    r[1] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x3424));
+  }
+  r[0] = multiply_bf16x2(r[0], scale);
+  r[1] = multiply_bf16x2(r[1], scale);
+}
+
 }  // namespace deepinfer::cuda

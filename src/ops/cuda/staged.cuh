@@ -255,27 +255,6 @@ class Scales {
   uint32_t low_ = 0;
 };
 
-/// The A registers of one product: columns 4 half .. 4 half + 3 of the lane's eight of `pair`, of one row.
-template <WeightFormat kFormat, bool kInterleaved>
-__device__ inline void widen_four(const uint4& row, int pair, int half, uint32_t scale, uint32_t (&r)[2]) {
-  const uint32_t words[4] = {row.x, row.y, row.z, row.w};
-  if constexpr (is_fp4(kFormat)) {
-    static_assert(kInterleaved);
-    uint32_t all[4];  // what is not used is not computed
-    widen_fp4<kFormat>(words[pair], all);
-    r[0] = all[half * 2];
-    r[1] = all[half * 2 + 1];
-  } else if constexpr (kInterleaved) {
-    r[0] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x4000 : 0x6020));
-    r[1] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x5010 : 0x7030));
-  } else {
-    r[0] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x1404));
-    r[1] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x3424));
-  }
-  r[0] = multiply_bf16x2(r[0], scale);
-  r[1] = multiply_bf16x2(r[1], scale);
-}
-
 struct Multiplier {
   RingPlace weights, inputs;
 };
@@ -355,7 +334,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Stag
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           uint32_t r[2];
-          widen_four<kFormat, kInterleaved>(row[i], step / 2, step % 2, scale[i], r);
+          widen_half<kFormat, kInterleaved>(row[i], step / 2, step % 2, scale[i], r);
           now[b][i / 2][i % 2] = r[0];
           now[b][i / 2][i % 2 + 2] = r[1];
         }
