@@ -131,8 +131,10 @@ ApiResult<void> read_bad_words(const ObjectInput& in, GenerationOptions& out) {
     const std::string path = fmt::format("{}[{}]", in.at("bad_words"), i);
     if (!word.is_string()) return Fail(wrong_type(path, "a string", word));
     out.bad_words.push_back(word.get<std::string>());
-    if (out.bad_words.back().find_first_not_of(" \t\r\n") == std::string::npos)
-      return Fail(ApiError::Field(path, "must not be empty"));
+    const std::string& text = out.bad_words.back();
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Fail(ApiError::Field(path, "must not be empty"));
+    if (static_cast<int64_t>(text.size()) > kMaxStopStringBytes)
+      return Fail(ApiError::Field(path, "has {} bytes, the limit is {}", text.size(), kMaxStopStringBytes));
   }
   return {};
 }

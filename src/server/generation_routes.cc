@@ -109,6 +109,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
   if (auto error = check_room()) return Fail(*std::move(error));
   if (request.prompts.size() > kMaxPrompts)
     return Fail(ApiError::Field("prompt", "has {} prompts, at most {} are allowed", request.prompts.size(), kMaxPrompts));
+  const std::vector<std::vector<int32_t>> bad_words = bad_word_ids(*backend_.tokenizer, request.generation.bad_words);
   std::vector<std::vector<int32_t>> prompts;
   std::vector<Request> requests;
   for (const auto& prompt : request.prompts) {
@@ -116,7 +117,7 @@ ApiResult<std::unique_ptr<Generation>> Application::start_completion(const HttpR
     truncate_prompt(request.generation, backend_.policy, ids);
     prompts.push_back(ids);
     DI_API_ASSIGN(Request one, to_engine_request(request, std::move(ids), backend_.policy));
-    one.sampling.bad_words = bad_word_ids(*backend_.tokenizer, request.generation.bad_words);
+    one.sampling.bad_words = bad_words;
     requests.push_back(std::move(one));
   }
   const std::string id = id_prefix(Api::kCompletions) + random_hex(kIdBytes);

@@ -118,6 +118,7 @@ TEST(Requests, ErrorsNameFieldValueAndLimit) {
       {{{"allowed_token_ids", {-1}}}, "allowed_token_ids[0]: expected a token id, got a number -1"},
       {{{"bad_words", {"a", 5}}}, "bad_words[1]: expected a string, got a number 5"},
       {{{"bad_words", {"a", " "}}}, "bad_words[1]: must not be empty"},
+      {{{"bad_words", {std::string(1025, 'x')}}}, "bad_words[0]: has 1025 bytes, the limit is 1024"},
       {{{"prompt_logprobs", 1}, {"stream", true}}, "prompt_logprobs: not available with stream = true, got 1"},
       {{{"truncate_prompt_tokens", 0}}, "truncate_prompt_tokens: expected -1 or at least 1, got 0"},
       {{{"cache_class", "gold"}}, "cache_class: expected chat, agent or pinned, got \"gold\""},
