@@ -28,13 +28,13 @@ constexpr int64_t kStreams = 4;
 
 class OpsBench {
  public:
-  OpsBench(Backend* backend, std::string features, std::string device, double tflops, double seconds, int64_t most_rows)
+  OpsBench(Backend* backend, std::string features, std::string device, double tflops, double seconds, std::vector<int64_t> rows)
       : backend_(backend),
         memory_(&backend->memory()),
         features_(std::move(features)),
         ceilings_(backend->memory(), std::move(device), tflops),
         seconds_(seconds),
-        most_rows_(most_rows) {}
+        rows_(std::move(rows)) {}
 
   void dense();
   void experts();
@@ -43,17 +43,19 @@ class OpsBench {
   void rows();
 
  private:
-  std::vector<int64_t> up_to_most(std::vector<int64_t> rows) const {
-    std::erase_if(rows, [&](int64_t n) { return n > most_rows_; });
+  bool wanted(int64_t rows) const { return rows_.empty() || std::find(rows_.begin(), rows_.end(), rows) != rows_.end(); }
+  std::vector<int64_t> wanted_of(std::vector<int64_t> rows) const {
+    std::erase_if(rows, [&](int64_t n) { return !wanted(n); });
     return rows;
   }
 
-  // Median over rounds of the time of one call, in us. fn(i) is given the number of the call.
+  // Median over rounds of the time of one call, in us; 0 if nothing is timed. fn(i) is given the number of the call.
   template <typename Fn>
   double time(const Fn& fn) {
     constexpr int64_t kCalls = 16;
-    for (int64_t i = 0; i < kCalls; ++i) fn(i);
+    for (int64_t i = 0; i < (seconds_ > 0 ? kCalls : 2); ++i) fn(i);
     memory_->synchronize();
+    if (seconds_ == 0) return 0;
     const auto graph = record_cuda_graph(*backend_, [&] {
       for (int64_t i = 0; i < kCalls; ++i) fn(i);
     });
@@ -71,6 +73,7 @@ class OpsBench {
   }
 
   void print(const std::string& name, double us, double bytes, double flops, BenchConditions conditions) {
+    if (us == 0) return;
     conditions.push_back({"features", features_});
     ceilings_.print(name, us, bytes, flops, std::move(conditions));
   }
@@ -80,13 +83,14 @@ class OpsBench {
   std::string features_;
   DeviceCeilings ceilings_;
   double seconds_;
-  int64_t most_rows_;
+  std::vector<int64_t> rows_;  // all if empty
 };
 
 std::string text(int64_t v) { return std::to_string(v); }
 
 void OpsBench::dense() {
-  const std::vector<int64_t> row_counts = up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
+  const std::vector<int64_t> row_counts = wanted_of({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
+  if (row_counts.empty()) return;
   const int64_t most = row_counts.back();
   struct Shape {
     const char* name;
@@ -131,7 +135,7 @@ void OpsBench::dense() {
     const Bf16Weight head{in.normal(129280 * kHidden), 129280, kHidden};
     bf16* x = in.normal(64 * kHidden);
     auto* y = in.room<float>(64 * 129280);
-    for (int64_t rows : up_to_most({1, 8, 32, 64})) {
+    for (int64_t rows : wanted_of({1, 8, 32, 64})) {
       const double us = time([&](int64_t) { backend_->linear_bf16_fp32(x, rows, head, y); });
       print("linear_bf16_fp32", us, 129280.0 * kHidden * 2 + static_cast<double>(rows) * 129280 * 4,
             2.0 * static_cast<double>(rows) * 129280 * kHidden, {{"matrix", "head"}, {"rows", text(rows)}});
@@ -157,7 +161,7 @@ void OpsBench::experts() {
     auto* y = in.room<bf16>(kMostRows * kHidden);
     bf16* route_w = in.normal(kExperts * kHidden, 0.02f);
     float* bias = in.floats(kExperts, 0.01f);
-    for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})) {
+    for (int64_t rows : wanted_of({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})) {
       if (inner != kInner && rows != 1 && rows != 32 && rows != 128 && rows != 1024) continue;
       std::vector<int32_t> ids;
       std::vector<float> weights(static_cast<size_t>(rows * kTopk), 0.25f);
@@ -245,7 +249,7 @@ void OpsBench::attention() {
       chosen.push_back(static_cast<int32_t>(j * (kCached / kChosen) + static_cast<int64_t>(in.rng()() % (kCached / kChosen))));
   }
   const int32_t* device_chosen = in.upload(chosen);
-  for (int64_t rows : up_to_most({1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 8192})) {
+  for (int64_t rows : wanted_of({1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 8192})) {
     std::vector<AttentionQuery> queries;
     for (int64_t r = 0; r < rows; ++r) {
       const auto s = static_cast<size_t>(r % sequences);
@@ -290,7 +294,7 @@ void OpsBench::index() {
   auto* bits = in.room<uint64_t>(kPrefill * words);
   using Mode = IndexSelectArgs::Candidates;
   const auto run = [&](int64_t rows, int64_t visible, Mode mode) {
-    if (rows > most_rows_) return;
+    if (!wanted(rows)) return;
     std::vector<IndexQuery> queries;
     for (int64_t r = 0; r < rows; ++r)
       queries.push_back({{table.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
@@ -352,7 +356,7 @@ void OpsBench::rows() {
   for (int64_t i = 0; i < kMost * 24; ++i) ids.push_back(static_cast<int64_t>(in.rng()() % static_cast<uint64_t>(table_rows)));
   const int64_t* device_ids = in.upload(ids);
   auto* e = in.room<bf16>(kMost * 24 * 256);
-  for (int64_t rows : up_to_most({1, 8, 128, 4096})) {
+  for (int64_t rows : wanted_of({1, 8, 128, 4096})) {
     const auto n = static_cast<double>(rows);
     const BenchConditions c = {{"rows", text(rows)}};
     const double stream_bytes = n * kStreams * kHidden * 2;
@@ -379,10 +383,11 @@ int main(int argc, char** argv) {
   double seconds = 0.25;
   std::vector<std::string> parts = {"dense", "experts", "attention", "index", "rows"};
   app.add_option("--tflops", tflops, "bf16 matrix rate measured on this device (peer_torch.py); 0: floors count bytes alone");
-  app.add_option("--seconds", seconds, "for each figure")->check(CLI::Range(0.01, 60.0));
+  app.add_option("--seconds", seconds, "for each figure; 0: every operator is called twice and nothing is timed, for a profiler")
+      ->check(CLI::Range(0.0, 60.0));
   app.add_option("--parts", parts)->delimiter(',');
-  int64_t most_rows = INT64_MAX;
-  app.add_option("--most-rows", most_rows, "leave out figures of more rows");
+  std::vector<int64_t> rows;
+  app.add_option("--rows", rows, "figures of these numbers of rows alone")->delimiter(',');
   std::vector<std::string> settings = {"none"};
   app.add_option("--cuda-features", settings, "as of deepinfer serve; several are measured one after the other");
   CLI11_PARSE(app, argc, argv);
@@ -396,7 +401,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", backend.error().message().c_str());
       return 1;
     }
-    OpsBench bench(backend->get(), cuda_features_text(*features), devices->front().name, tflops, seconds, most_rows);
+    OpsBench bench(backend->get(), cuda_features_text(*features), devices->front().name, tflops, seconds, rows);
     if (wanted("experts")) bench.experts();
     if (wanted("dense")) bench.dense();
     if (wanted("attention")) bench.attention();
