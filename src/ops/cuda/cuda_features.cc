@@ -18,6 +18,7 @@ constexpr Feature kFeatures[] = {
     {"wide-index", &CudaFeatures::wide_index},
     {"staged", &CudaFeatures::staged},
     {"few-rows", &CudaFeatures::few_rows},
+    {"split", &CudaFeatures::split},
     {"engram-ahead", &CudaFeatures::engram_ahead},
 };
 

@@ -9,18 +9,20 @@ namespace deepinfer::cuda {
 
 inline constexpr int kHalfPanelRows = 16;
 
-/// One chunk of columns of the lane's rows g and g + 8.
+/// One chunk of columns of the lane's rows g and g + 8. kScaleWords: of their scale bytes, in one register, or in two, for which
+/// nothing waits before they are used.
+template <int kScaleWords>
 struct HalfChunk {
   uint4 rows[2];
-  uint32_t scales;  // two bytes
+  uint32_t scales[kScaleWords];
 };
 
-template <WeightFormat kFormat>
-__device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk& chunk) {
+/// `column`: first of the chunk. Columns that do not exist are others of the row, so that no load has a condition.
+template <WeightFormat kFormat, int kScaleWords>
+__device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk<kScaleWords>& chunk) {
   static_assert(kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kBf16);
   const int own_column = column + lane % 4 * (chunk_columns(kFormat) / 4);
   const bool inside = own_column < panel.columns;
-  // Columns that do not exist: others of the row, so that no load has a condition.
   const int64_t at = !inside ? -(lane % 4 * 16) : kFormat == WeightFormat::kFp8 ? column : column * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
@@ -30,21 +32,26 @@ __device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, 
   if constexpr (kFormat == WeightFormat::kFp8) {
     const uint8_t* scales = panel.scales + (inside ? own_column / kScaleGroup : 0);
     const uint32_t first = __ldg(scales);
-    const uint32_t second = panel.scale_step[0] == 0 ? first : __ldg(scales + panel.scale_step[0]);
-    chunk.scales = inside ? first | second << 8 : 127u | 127u << 8;
+    if constexpr (kScaleWords == 1) {
+      const uint32_t second = panel.scale_step[0] == 0 ? first : __ldg(scales + panel.scale_step[0]);
+      chunk.scales[0] = first | second << 8;
+    } else {
+      chunk.scales[0] = first;
+      chunk.scales[1] = __ldg(scales + panel.scale_step[0]);
+    }
   }
 }
 
-template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
-__device__ inline void add_scaled(const HalfChunk& chunk, const Inputs& inputs, float (&c)[kTiles][4]) {
+template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kScaleWords, int kTiles, typename Inputs>
+__device__ inline void add_scaled(const HalfChunk<kScaleWords>& chunk, const uint32_t (&scales)[2], const Inputs& inputs,
+                                  float (&c)[kTiles][4]) {
   constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : 1;
   uint32_t scale[2] = {}, excess[2] = {};
   if constexpr (kFormat == WeightFormat::kFp8) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const uint32_t byte = chunk.scales >> 8 * i & 255;
-      scale[i] = kWide ? scale_pair(byte, kFp8Bias) : ((byte + kFp8Bias) << 7) * 0x10001u;
-      if (kWide) excess[i] = excess_pair(byte, kFp8Bias);
+      scale[i] = kWide ? scale_pair(scales[i], kFp8Bias) : ((scales[i] + kFp8Bias) << 7) * 0x10001u;
+      if (kWide) excess[i] = excess_pair(scales[i], kFp8Bias);
     }
   }
 #pragma unroll
@@ -63,16 +70,23 @@ __device__ inline void add_scaled(const HalfChunk& chunk, const Inputs& inputs, 
   }
 }
 
-/// As multiply_chunk of fragments.cuh: scales that need two factors have a path of their own.
-template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
-__device__ inline void add_half(const HalfChunk& chunk, const Inputs& inputs, float (&c)[kTiles][4]) {
+/// As multiply_chunk of fragments.cuh: scales that need two factors have a path of their own. `inside`: the lane's columns exist;
+/// else its inputs are zeros. `inputs(tile, pair)`: as in fragments.cuh.
+template <WeightFormat kFormat, bool kInterleaved, int kScaleWords, int kTiles, typename Inputs>
+__device__ inline void add_half(const HalfChunk<kScaleWords>& chunk, bool inside, const Inputs& inputs, float (&c)[kTiles][4]) {
+  uint32_t scales[2] = {};
   if constexpr (kFormat == WeightFormat::kFp8) {
-    if (__any_sync(0xffffffffu, max(chunk.scales & 255, chunk.scales >> 8) > kMostScale<kFormat>)) {
-      add_scaled<kFormat, kInterleaved, true, kTiles>(chunk, inputs, c);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t byte = kScaleWords == 1 ? chunk.scales[0] >> 8 * i & 255 : chunk.scales[kScaleWords - 1 & i];
+      scales[i] = inside ? byte : 127;
+    }
+    if (__any_sync(0xffffffffu, max(scales[0], scales[1]) > kMostScale<kFormat>)) {
+      add_scaled<kFormat, kInterleaved, true>(chunk, scales, inputs, c);
       return;
     }
   }
-  add_scaled<kFormat, kInterleaved, false, kTiles>(chunk, inputs, c);
+  add_scaled<kFormat, kInterleaved, false>(chunk, scales, inputs, c);
 }
 
 }  // namespace deepinfer::cuda

@@ -13,7 +13,6 @@ namespace deepinfer::cuda {
 namespace {
 
 constexpr int kMostQuantized = 2;  // rows that warps quantise themselves
-constexpr int kSmallRows = 16;     // of a small matrix's panel
 constexpr int kSmallWarps = 16;    // of a block, alone on its multiprocessor
 constexpr int kLargeWarps = 8;     // of a block, two at once
 
@@ -59,11 +58,11 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   static_assert(kChunks % kAhead == 0);
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());
   int64_t panel_number = blockIdx.x;
-  const int which = find_output(args, kSmallRows, panel_number);
+  const int which = find_output(args, kHalfPanelRows, panel_number);
   const WeightView& w = args.outputs[which].weight;
   const int64_t group = blockIdx.z;
   const int64_t group_rows = w.out / args.groups;
-  const int64_t first_row = group * group_rows + panel_number * kSmallRows;
+  const int64_t first_row = group * group_rows + panel_number * kHalfPanelRows;
   const int64_t last_row = (group + 1) * group_rows - 1;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   const int own_segments = apart ? 1 : segments;  // of the block
   const int first_segment = apart ? static_cast<int>(blockIdx.y) : warp;
   const WeightPanel<kFormat> panel(w, first_row, last_row, lane);
-  HalfChunk chunks[kAhead];
+  HalfChunk<1> chunks[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_half<kFormat>(panel, first_segment * kSegment + i * kChunk, lane, chunks[i]);
   wait_for_earlier();
@@ -97,7 +96,7 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
           if (r >= rows || at >= columns) return make_uint4(0, 0, 0, 0);
           return load_again((kQuantize ? quantized + r * kSegment - first : x + r * args.x_stride) + at + pair * 8);
         };
-        add_half<kFormat, kInterleaved, kTiles>(chunks[i % kAhead], inputs, c);
+        add_half<kFormat, kInterleaved>(chunks[i % kAhead], at < columns, inputs, c);
       }
       if (i + kAhead < kChunks) {
         load_half<kFormat>(panel, column + kAhead * kChunk, lane, chunks[i % kAhead]);
@@ -114,9 +113,9 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   }
   __syncthreads();
   const int64_t out = apart ? blockIdx.y * args.rows * w.out : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kSmallRows; i += static_cast<int>(blockDim.x)) {
-    const int input = i / kSmallRows;
-    const int row = i % kSmallRows;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kHalfPanelRows; i += static_cast<int>(blockDim.x)) {
+    const int input = i / kHalfPanelRows;
+    const int row = i % kHalfPanelRows;
     if (first_row + row > last_row) continue;
     store_product(args, which, out + input * w.out + first_row + row,
                   sum_parts(parts, own_segments, kTiles * 8 * kPartStride, input, row));
@@ -180,7 +179,7 @@ int64_t segments_of(const ProductArgs& args) { return segment_count(args.outputs
 bool is_small(const ProductArgs& args) {
   constexpr int64_t kMultiprocessors = 132;
   const int64_t at_once = kSmallWarps / segment_warps(segments_of(args), kSmallWarps);
-  return panels_of(args, kSmallRows) * args.groups <= kMultiprocessors * at_once;
+  return panels_of(args, kHalfPanelRows) * args.groups <= kMultiprocessors * at_once;
 }
 
 size_t shared_bytes(int64_t segments, int tiles, int64_t quantizing_warps) {
@@ -192,7 +191,7 @@ template <WeightFormat kFormat, bool kInterleaved, bool kQuantize, int kTiles>
 void launch_small(const ProductArgs& args, bool apart, LaunchStream& stream) {
   const int64_t segments = segments_of(args);
   const int64_t warps = apart ? 1 : segment_warps(segments, kSmallWarps);
-  const dim3 grid(static_cast<unsigned>(panels_of(args, kSmallRows)), apart ? static_cast<unsigned>(segments) : 1,
+  const dim3 grid(static_cast<unsigned>(panels_of(args, kHalfPanelRows)), apart ? static_cast<unsigned>(segments) : 1,
                   static_cast<unsigned>(args.groups));
   stream.launch(small_kernel<kFormat, kInterleaved, kQuantize, kTiles>, grid, static_cast<unsigned>(warps * kWarp),
                 shared_bytes(apart ? 1 : segments, kTiles, kQuantize ? warps : 0), args, apart);

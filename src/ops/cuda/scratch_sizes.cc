@@ -4,6 +4,15 @@
 
 namespace deepinfer::cuda {
 
+int64_t split_pass_rows(int64_t parts) {
+  constexpr int64_t kRows = 64;
+  return parts > 0 ? kMostSplitFloats / (parts * kRows * 16) * kRows : 0;
+}
+int64_t split_scratch(int64_t rows, int64_t parts) {
+  const int64_t at_once = std::min({rows, kMostSplitRows, split_pass_rows(parts)});
+  return (at_once + 7) / 8 * 8 * 16 * parts;
+}
+
 int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   // Blocks of 128 rows of the inner dimension, one a multiprocessor: fewer than that leave the device idle.
   constexpr int64_t kEnoughItems = 264;

@@ -25,6 +25,16 @@ inline constexpr int64_t kFewQueries = 8;  ///< those of attention: from 16 on t
 
 inline constexpr int64_t kSegmentColumns = 512;  ///< of a chain of a product
 inline int64_t segment_count(int64_t columns) { return (columns + kSegmentColumns - 1) / kSegmentColumns; }
+
+/// Steps that products_split.cu is for (feature split), and a product cut as it does it: `parts` of 16 weight rows times a
+/// segment.
+inline constexpr int64_t kMostSplitRows = 256;
+inline constexpr int64_t kMostSplitFloats = int64_t{8} << 20;  ///< sums of all segments at a time
+/// Input rows of a launch, a multiple of 64; 0: the sums of 64 have no room.
+int64_t split_pass_rows(int64_t parts);
+/// Floats of a step of `rows` rows or fewer, in launches of split_pass_rows.
+int64_t split_scratch(int64_t rows, int64_t parts);
+
 /// Floats of the router: logits, or of few rows the sums of every segment.
 inline int64_t route_scratch(int64_t rows, int64_t experts, int64_t hidden) {
   const int64_t few = rows < kFewRows ? rows : kFewRows;

@@ -89,6 +89,26 @@ TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
   EXPECT_EQ(ordered_columns(InputOrder::kWideFp4, 130), 256);
 }
 
+// Launches have room for their sums, and a step of fewer rows wants no more.
+TEST(ScratchSizes, SplitProductsAreCutToTheirRoom) {
+  EXPECT_EQ(split_pass_rows(320 * 16), 64);  // wo_b of the release
+  EXPECT_EQ(split_pass_rows(80 * 10), 640);  // wq_a
+  EXPECT_EQ(split_pass_rows(1600 * 12), 0);  // the Engram's keys and values
+  EXPECT_EQ(split_scratch(17, 320 * 16), 24 * 16 * 320 * 16);
+  for (int64_t parts : {1, 132, 800, 4096, 5120, 8192, 8193, 100'000}) {
+    int64_t most = 0;
+    for (int64_t rows = 1; rows < 600; ++rows) {
+      const int64_t size = split_scratch(rows, parts);
+      EXPECT_GE(size, most) << rows << " rows, " << parts << " parts";
+      EXPECT_LE(size, kMostSplitFloats);
+      EXPECT_GE(size, std::min({rows, kMostSplitRows, split_pass_rows(parts)}) * 16 * parts);
+      most = size;
+    }
+  }
+  EXPECT_GT(split_scratch(1, 8192), 0);
+  EXPECT_EQ(split_scratch(256, 8193), 0);
+}
+
 // A rehearsal asks for the most rows alone, though few rows want the sums of every segment.
 TEST(ScratchSizes, TheRouterNeverWantsMoreForFewerRows) {
   for (int64_t hidden : {64, 512, 513, 5120, 8192}) {
