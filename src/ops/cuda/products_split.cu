@@ -203,7 +203,9 @@ void multiply(const ProductArgs& args, float* parts, LaunchStream& stream) {
     pass.rows = std::min(most, args.rows - begin);
     for (int i = 0; i < args.output_count; ++i)
       pass.outputs[i].y = static_cast<bf16*>(args.outputs[i].y) + begin * args.outputs[i].weight.out;
-    if (pass.rows <= 16) {
+    if (pass.rows <= 8) {
+      launch<kInterleaved, 1>(pass, parts, stream);
+    } else if (pass.rows <= 16) {
       launch<kInterleaved, 2>(pass, parts, stream);
     } else if (pass.rows <= 32) {
       launch<kInterleaved, 4>(pass, parts, stream);
@@ -223,7 +225,7 @@ bool may_split(const ProductArgs& args) {
 }  // namespace
 
 bool takes_split_products(const ProductArgs& args) {
-  constexpr int64_t kFewerRows = 8;
+  constexpr int64_t kFewerRows = 2;
   constexpr int64_t kFewLarge = 2048;  // parts, 16 MiB of weights, that few rows want
   constexpr int64_t kMultiplied = 64;  // rows, from which on it matters how fast the products themselves are
   constexpr int64_t kItems = 96;       // of 256 weight rows and 128 input rows: enough for the kernels that have them
