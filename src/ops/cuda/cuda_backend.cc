@@ -71,29 +71,30 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   // The device's exp and log1p are the toolkit's.
   std::string numerics() const override { return fmt::format("{} toolkit {} {}", name(), CUDART_VERSION, kCudaNumerics); }
   std::vector<KernelChoice> kernels() const override {
-    return {{"linear_fp8, output_lora",
-             std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
-                 (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
-                 (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "")},
-            {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
-            {"experts (FP4, shared FP8)",
-             std::string(features_.staged
-                             ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an "
-                               "expert; few experts: mma bf16"
-                             : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to "
-                               "128, from 15") +
-                 (features_.streamed ? "; up to 16 rows of an expert: mma bf16, a ring of weights a warp" : "")},
-            {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
-                                     (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
-                                     (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
-            {"index_select", std::string("mma bf16 on FP4 keys") +
-                                 (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
-                                 "; 16-bit ranks, two levels of histogram" +
-                                 (features_.few_rows ? "; a block a row, up to 16 rows and 32,768 ranks" : "")},
-            {"hyper_mix", "mma bf16, weights as three bf16"},
-            {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
-            {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
-            {"features (--cuda-features)", cuda_features_text(features_)}};
+    return {
+        {"linear_fp8, output_lora",
+         std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
+             (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
+             (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "")},
+        {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
+        {"experts (FP4, shared FP8)",
+         std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
+             (features_.staged
+                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; "
+                    "few experts: mma bf16"
+                  : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
+                    "15")},
+        {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
+                                 (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
+                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
+        {"index_select", std::string("mma bf16 on FP4 keys") +
+                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
+                             "; 16-bit ranks, two levels of histogram" +
+                             (features_.few_rows ? "; a block a row, up to 16 rows and 32,768 ranks" : "")},
+        {"hyper_mix", "mma bf16, weights as three bf16"},
+        {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
+        {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
+        {"features (--cuda-features)", cuda_features_text(features_)}};
   }
   DeviceMemory& memory() override { return memory_; }
   cuda::LaunchStream& stream() override { return main_; }
@@ -435,7 +436,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
   bool has_few(const SparseAttentionArgs& args) const {
-    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
+    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewQueries;
   }
   bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
     return features_.few_rows && cuda::takes_few_products(args, format);
