@@ -37,6 +37,10 @@ __device__ inline void copy_weights_async(uint32_t shared, const void* from, int
 __device__ inline void copy_word_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
 }
+/// 8 bytes at multiples of 8.
+__device__ inline void copy_two_words_async(uint32_t shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
+}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void wait_copies() {
