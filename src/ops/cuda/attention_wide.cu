@@ -266,7 +266,7 @@ __device__ void window_tile(const LaneRows& keys, bool whole, uint32_t queries, 
 __device__ void compressed_tile(const WarpRows& rows, int number, CompressedPiece& piece, uint32_t queries,
                                 float (&sum)[kHeads / 8][4]) {
   LaneRows keys = lane_rows(rows, number);
-#pragma unroll 2
+#pragma unroll 1
   for (int quarter = 0; quarter < kQuarters; ++quarter) {
     const CompressedPiece now = piece;
     if (quarter + 1 == kQuarters) keys = lane_rows(rows, number + 1);
@@ -580,32 +580,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const Tiles tiles(a);
   const WarpRows rows = look_up(a, tiles, group);
-  const bool has_window = group < tiles.of_window;
   CompressedPiece piece{};
-  load_piece(lane_rows(rows, has_window ? 1 : 0), rows.whole, 0, piece);
+  load_piece(lane_rows(rows, group < tiles.of_window ? 1 : 0), rows.whole, 0, piece);
   order_queries(query_parts, s.queries, reinterpret_cast<uint8_t*>(s.scores));
   show_shared_memory();
   __syncthreads();
 
   const uint32_t compressed_queries = shared_address(s.queries);
-  const auto store = [&](int tile, const float(&sum)[kHeads / 8][4]) {
-    if (tile < tiles.all) store_scores(s, tiles.first(tile), tiles.keys(tile), scale, sum);
-  };
-  {
-    float sum[kHeads / 8][4] = {};
-    if (has_window) {
-      window_tile(lane_rows(rows, 0), rows.whole, shared_address(s.scores), sum);
-    } else if (group < tiles.all) {
-      compressed_tile(rows, 0, piece, compressed_queries, sum);
-    }
-    __syncthreads();  // the queries in the order of the window are read no more
-    store(group, sum);
-  }
 #pragma unroll 1
-  for (int number = 1; group + number * kGroups < tiles.all; ++number) {
+  for (int number = 0; number == 0 || group + number * kGroups < tiles.all; ++number) {
+    const int tile = group + number * kGroups;
     float sum[kHeads / 8][4] = {};
-    compressed_tile(rows, number, piece, compressed_queries, sum);
-    store(group + number * kGroups, sum);
+    if (tile < tiles.of_window) {
+      window_tile(lane_rows(rows, 0), rows.whole, shared_address(s.scores), sum);
+    } else if (tile < tiles.all) {
+      compressed_tile(rows, number, piece, compressed_queries, sum);
+    }
+    if (number == 0) __syncthreads();  // the queries in the order of the window are read no more
+    if (tile < tiles.all) store_scores(s, tiles.first(tile), tiles.keys(tile), scale, sum);
   }
   if (!rows.whole && lane == 0) s.odd_rows = 1;
   __syncthreads();
