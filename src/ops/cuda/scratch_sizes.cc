@@ -16,12 +16,14 @@ int64_t split_scratch(int64_t rows, int64_t parts) {
 int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   // Blocks of 128 rows of the inner dimension, one a multiprocessor: fewer than that leave the device idle.
   constexpr int64_t kEnoughItems = 264;
+  // With less than this, of which most kernels for tiles of up to 16 make no second tile, those are faster.
+  constexpr int64_t kLeastShare = 12;
   const int64_t routed = rows * shape.topk;
   const int64_t tiles = std::min(shape.experts, routed) + 1;
-  if (tiles * ((shape.inner + 127) / 128) < kEnoughItems) return 0;
-  // Room for the mean share and about three standard deviations more: what a tile costs follows its own size, not the room.
   const int64_t share = routed / shape.experts;
-  return share > 72 ? 128 : share > 40 ? 96 : share > 18 ? 64 : share > 7 ? 32 : 16;
+  if (tiles * ((shape.inner + 127) / 128) < kEnoughItems || share <= kLeastShare) return 0;
+  // Room for the mean share and about three standard deviations more: what a tile costs follows its own size, not the room.
+  return share > 84 ? 128 : share > 68 ? 112 : share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
 }
 
 namespace {

@@ -59,7 +59,8 @@ TEST(ScratchSizes, StagedTilesHoldEveryPair) {
   }
   EXPECT_TRUE(some && none);
   EXPECT_FALSE(expert_sizes(kShapes[0], 1, true).staged);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true).staged);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 512, true).staged);  // few pairs an expert
+  EXPECT_TRUE(expert_sizes(kShapes[0], 1024, true).staged);
 }
 
 // The same of the kernels for experts of a few tokens each, alone and before staged ones.
