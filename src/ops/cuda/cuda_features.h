@@ -7,8 +7,8 @@
 
 namespace deepinfer {
 
-/// Ways in which the CUDA backend can go about its work; results have the same bits with and without. Off until they have been
-/// measured.
+/// Ways in which the CUDA backend can go about its work; results have the same bits with and without. Engines have all of them
+/// (EngineOptions::cuda_features), tests and benchmarks also the plain ways.
 struct CudaFeatures {
   bool overlap = false;         ///< a kernel may begin before the one before it has ended (ops/cuda/launch.h)
   bool beside = false;          ///< what Backend::beside is given runs on a stream of its own
