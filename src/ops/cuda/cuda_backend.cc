@@ -76,13 +76,15 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
-             (features_.split ? "; mma bf16, a segment of the columns a block, from 3 to 256" : "")},
+             (features_.split ? "; mma bf16, a segment of the columns a block, from 17 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
-         features_.staged
-             ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; few "
-               "experts: mma bf16"
-             : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
+         std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
+             (features_.staged
+                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; "
+                    "few experts: mma bf16"
+                  : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
+                    "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
                                  (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
@@ -351,11 +353,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
-    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged)};
-    plan.shared_first = features_.overlap || plan.staged;
+    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
+    plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
-    const cuda::ExpertSizes room = recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged) : plan;
+    const cuda::ExpertSizes room =
+        recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;
     plan.token = pair_token_.get<int32_t>(room.pairs);
     plan.weight = pair_weight_.get<float>(room.pairs);
     plan.pair_of = pair_of_.get<int32_t>(room.pairs);

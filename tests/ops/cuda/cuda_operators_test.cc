@@ -364,7 +364,7 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
-                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "few-rows",
+                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "streamed", "few-rows",
                                            "few-rows,overlap", "all"),
                          setting_name);
 
