@@ -283,7 +283,6 @@ void multiply(const ProductArgs& args, float* parts, LaunchStream& stream) {
 // kQuantize: blocks quantise their inputs themselves.
 template <bool kQuantize>
 void multiply_few(const ProductArgs& args, float* parts, LaunchStream& stream) {
-  if (args.rows <= 8) return multiply<kQuantize, kQuantize, 1>(args, parts, stream);
   if (args.rows <= 16) return multiply<kQuantize, kQuantize, 2>(args, parts, stream);
   multiply<kQuantize, kQuantize, 4>(args, parts, stream);
 }
@@ -299,16 +298,16 @@ bool may_split(const ProductArgs& args) {
 
 }  // namespace
 
-// Measured on an H200. Matrices of many panels have blocks enough of their own; of many rows, the sums of segments and the
-// products themselves take too long, but of the smallest matrices.
+// Matrices of many panels have blocks enough of their own, and few rows are waited for elsewhere unless matrices are large.
 bool takes_split_products(const ProductArgs& args) {
-  constexpr int64_t kLeastRows = 17;
-  constexpr int64_t kMostPanels = 96;      // of 256 weight rows
-  constexpr int64_t kMostSmallRows = 128;  // of a step that matrices of any size have
-  constexpr int64_t kMostSmallPanels = 12;
+  constexpr int64_t kLeastRows = 9;
+  constexpr int64_t kAnyRows = 17;     // from which on matrices of any size are taken
+  constexpr int64_t kLarge = 4096;     // parts, 32 MiB of weights
+  constexpr int64_t kMostPanels = 96;  // of 256 weight rows
   if (args.rows < kLeastRows || args.rows > kMostSplitRows || !may_split(args)) return false;
-  const int64_t panels = parts_of(args) / segment_count(args.outputs[0].weight.in) * kHalfPanelRows / 256;
-  return panels < (args.rows <= kMostSmallRows ? kMostPanels : kMostSmallPanels);
+  const int64_t parts = parts_of(args);
+  const int64_t panels = parts / segment_count(args.outputs[0].weight.in) * kHalfPanelRows / 256;
+  return panels < kMostPanels && (args.rows >= kAnyRows || parts >= kLarge);
 }
 
 int64_t split_parts(const ProductArgs& args) { return may_split(args) ? split_scratch(args.rows, parts_of(args)) : 0; }
