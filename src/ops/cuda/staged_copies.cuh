@@ -84,23 +84,23 @@ class ScaleWords {
     words_ = from - at_;
     end_ = static_cast<int>(min(static_cast<int64_t>(end - words_), int64_t{1} << 30));
   }
-  /// Bytes first .. first + count - 1, count <= 4.
+  /// Bytes first .. first + count - 1, which are at most kStep; `first` is a multiple of kStep.
+  template <int kStep>
   __device__ void copy(uint32_t slot, int first, int count) const {
-    const int byte = (at_ + first) % 4;
+    static_assert(kStep == 2 || kStep == 4);
+    const int byte = kStep == 4 ? at_ : (at_ + first) % 4;
     const int word = at_ + first - byte;
-    copy_word(slot, word);
-    if (byte + count > 4) copy_word(slot + 4, word + 4);
+    const bool two = byte + count > 4;
+    if (word + 8 <= end_) {
+      copy_word_async(slot, words_ + word);
+      if (two) copy_word_async(slot + 4, words_ + word + 4);
+    } else {  // nothing outside of the array is read
+      copy_word_async(slot, words_ + word, min(end_ - word, 4));
+      if (two) copy_word_async(slot + 4, words_ + word + 4, end_ - word - 4);
+    }
   }
 
  private:
-  // Nothing outside of the array is read: the word that its last byte lies in may end behind it.
-  __device__ void copy_word(uint32_t slot, int word) const {
-    if (word + 4 <= end_) {
-      copy_word_async(slot, words_ + word);
-    } else {
-      copy_word_async(slot, words_ + word, end_ - word);
-    }
-  }
   const uint8_t* words_;
   int at_;   // of the first byte there
   int end_;  // of the array
@@ -119,7 +119,8 @@ class ScalePieces {
     to += static_cast<uint32_t>(thread()) * kStagedScaleSlot;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      rows_[h].copy(to + static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot, chunk * 4, min(4, groups_ - chunk * 4));
+      rows_[h].template copy<4>(to + static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot, chunk * 4,
+                                min(4, groups_ - chunk * 4));
   }
 
  private:
@@ -141,7 +142,8 @@ class ScalePieces<true> {
     }
   }
   __device__ void copy(uint32_t to, int chunk) const {
-    if (has_) row_.copy(to + static_cast<uint32_t>(thread()) * kStagedScaleSlot, chunk * 2, min(2, groups_ - chunk * 2));
+    if (has_)
+      row_.template copy<2>(to + static_cast<uint32_t>(thread()) * kStagedScaleSlot, chunk * 2, min(2, groups_ - chunk * 2));
   }
 
  private:
