@@ -25,6 +25,12 @@ __device__ inline T* dynamic_shared_behind() {
 /// Of a place in shared memory, as instructions want it.
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+/// The place 16 `units` bytes behind `from`, in one instruction.
+__device__ inline const void* place_behind(const void* from, uint32_t units) {
+  const void* at;
+  asm("mad.wide.u32 %0, %1, 16, %2;" : "=l"(at) : "r"(units), "l"(from));
+  return at;
+}
 /// 16 bytes on their way to shared memory; `bytes` 0: zeros, and nothing is read.
 __device__ inline void copy_async(uint32_t shared, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");

@@ -59,8 +59,8 @@ class WeightPieces {
       const uint8_t* from = first_[h] + (there ? byte : -piece_);
 #pragma unroll
       for (int i = 0; i < kRounds; ++i) {
-        copy_weights_async(to + static_cast<uint32_t>(h * kRounds + i) * kRows * kStagedRowBytes,
-                           from + uint64_t{row_[h][i]} * 16, there ? 16 : 0);
+        copy_weights_async(to + static_cast<uint32_t>(h * kRounds + i) * kRows * kStagedRowBytes, place_behind(from, row_[h][i]),
+                           there ? 16 : 0);
       }
     }
   }
@@ -160,15 +160,17 @@ class InputPieces {
   __device__ InputPieces(const Work& work, const typename Work::Item& item) : rounds_((item.count + kRows - 1) / kRows) {
     first_ = work.inputs(item) + thread() % kPieces * 8;
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i)
+    for (int i = 0; i < kRounds; ++i) {
       row_[i] = static_cast<uint32_t>(work.input(item, min(thread() / kPieces + i * kRows, item.count - 1)) / 8);
+      keep_whole(row_[i]);  // or it would be computed at every copy
+    }
   }
   __device__ void copy(uint32_t to, int column) const {
     to += swizzled_piece(static_cast<uint32_t>(thread() / kPieces), static_cast<uint32_t>(thread() % kPieces));
     const bf16* from = first_ + column;
 #pragma unroll
     for (int i = 0; i < kRounds; ++i)
-      copy_async_if(i < rounds_, to + static_cast<uint32_t>(i) * kRows * kSwizzledRow, from + uint64_t{row_[i]} * 8);
+      copy_async_if(i < rounds_, to + static_cast<uint32_t>(i) * kRows * kSwizzledRow, place_behind(from, row_[i]));
   }
 
  private:

@@ -20,6 +20,10 @@ T* dynamic_shared_behind() {
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
+inline const void* place_behind(const void* from, uint32_t units) {
+  return static_cast<const uint8_t*>(from) + uint64_t{units} * 16;
+}
+
 inline void copy_async(uint32_t shared, const void* from, int bytes) {
   if (shared % 16 != 0 || (bytes != 0 && bytes != 16)) std::abort();
   if (bytes != 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) std::abort();
