@@ -195,7 +195,7 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   if (ways.wide) {
     score_wide(score, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, ways.few, stream);
+    launch_scores(score, sizes.longest, by_row, stream);
   }
   const auto choose_best = [&](const Choice& choice) {
     if (by_row) return choose_by_row(choice, rows, count, stream);
