@@ -18,33 +18,35 @@ inline constexpr int kSumStride = kSlice + 4;
 
 /// 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
 struct KeyPiece {
-  uint4 data[4][2];    // window: both chunks of 64 dims; compressed: one of 128
-  uint32_t scales[4];  // window: a byte a chunk; compressed: two bytes
+  uint4 data[4][2];       // window: both chunks of 64 dims; compressed: one of 128
+  uint32_t scales[4][2];  // window: a byte a chunk; compressed: two bytes, in the first
 };
 
 __device__ inline void load_keys(const AttentionQuery& a, bool in_window, int first, int keys, int dims, int dim,
                                  KeyPiece& piece) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int t = lane % 4;
+  const uint8_t* rows[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rows[i] = key_row(a, first + min(lane / 4 + 8 * i, keys - 1));
+  const bool whole = whole_rows(address_of(rows[0]) | address_of(rows[1]) | address_of(rows[2]) | address_of(rows[3]));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const uint8_t* row = key_row(a, first + min(lane / 4 + 8 * i, keys - 1));
     piece.data[i][0] = piece.data[i][1] = make_uint4(0, 0, 0, 0);
-    piece.scales[i] = 0;
+    piece.scales[i][0] = piece.scales[i][1] = 0;
     if (in_window) {
 #pragma unroll
       for (int chunk = 0; chunk < 2; ++chunk) {
         const int column = dims + chunk * 64 + t * 16;
         if (column >= dim) continue;
-        piece.data[i][chunk] = load_unaligned(row + column);
-        piece.scales[i] |= static_cast<uint32_t>(row[dim + column / kScaleGroup]) << 8 * chunk;
+        piece.data[i][chunk] = load_row(rows[i] + column, whole);
+        piece.scales[i][chunk] = rows[i][dim + column / kScaleGroup];
       }
     } else {
       const int column = dims + t * 32;
       if (column >= dim) continue;
-      piece.data[i][0] = load_unaligned(row + column / 2);
-      const uint8_t* scales = row + dim / 2 + column / kCacheScaleGroup;
-      piece.scales[i] = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+      piece.data[i][0] = load_row(rows[i] + column / 2, whole);
+      piece.scales[i][0] = load_scales(rows[i] + dim / 2 + column / kCacheScaleGroup, whole && dim % 4 == 0);
     }
   }
 }
@@ -62,7 +64,7 @@ __device__ inline void multiply_keys(const KeyPiece& piece, bool in_window, cons
     for (int chunk = 0; chunk < 2; ++chunk) {
       WeightChunk<WeightFormat::kFp8> k;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i] >> 8 * chunk & 255;
+      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i][chunk];
       const auto inputs = [&](int tile, int pair) { return query(tile, chunk * 2 + pair); };
       multiply_chunk<WeightFormat::kFp8, true, kTiles>(k, inputs, c);
     }
@@ -71,8 +73,8 @@ __device__ inline void multiply_keys(const KeyPiece& piece, bool in_window, cons
   uint32_t scales[4][2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    scales[i][0] = same_pair(e4m3_value(piece.scales[i] & 255));
-    scales[i][1] = same_pair(e4m3_value(piece.scales[i] >> 8));
+    scales[i][0] = scale_of(piece.scales[i][0], 0);
+    scales[i][1] = scale_of(piece.scales[i][0], 1);
   }
   multiply_pairs<4, kTiles>(
       [&](int i, int pair, uint32_t(&r)[4]) {

@@ -59,6 +59,7 @@ struct Shared {
     } values;
   };
   float totals[kHeads];
+  uint32_t odd_rows;  // whether any row begins at no multiple of 16 bytes
   uint64_t full[kValueStages];
   uint64_t empty[kValueStages];
 };
@@ -69,21 +70,23 @@ static_assert(kQueryBytes <= sizeof(Shared::scores));
 __device__ int thread_index() { return static_cast<int>(threadIdx.x); }
 
 // Queries of all heads in the orders of the two formats of keys: at `compressed` and at `window` blocks of 64 columns, swizzled.
-// Heads that are not there are zero.
-__device__ void order_queries(const bf16* q, int own_heads, uint8_t* compressed, uint8_t* window) {
-  // A warp has four heads and, of each 64 columns, eight of every lane that will widen compressed keys: stores in that order meet
-  // in no bank, those in the other in two.
-  static_assert(kThreads / kWarp * 4 == kHeads);
-  constexpr int kParts = kDim / 64;
+// Heads that are not there are zero. A warp has four heads and, of each 64 columns, eight of every lane that will widen
+// compressed keys: stores in that order meet in no bank, those in the other in two.
+constexpr int kParts = kDim / 64;
+static_assert(kThreads / kWarp * 4 == kHeads);
+__device__ int query_head() { return thread_index() / kWarp * 4 + thread_index() % kWarp / 8; }
+__device__ int query_column(int part) {  // of a quarter
   const int lane = thread_index() % kWarp;
-  const int head = thread_index() / kWarp * 4 + lane / 8;
-  const auto column_of = [&](int part) { return lane % 8 / 2 * 32 + part % 2 * 16 + lane % 2 * 8; };  // of a quarter
-  uint4 v[kParts];
+  return lane % 8 / 2 * 32 + part % 2 * 16 + lane % 2 * 8;
+}
+__device__ void load_queries(const bf16* q, int own_heads, uint4 (&v)[kParts]) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     v[part] = make_uint4(0, 0, 0, 0);
-    if (head < own_heads) v[part] = load_again(q + head * kDim + part / 2 * kQuarter + column_of(part));
+    if (query_head() < own_heads) v[part] = load_again(q + query_head() * kDim + part / 2 * kQuarter + query_column(part));
   }
+}
+__device__ void order_queries(const uint4 (&v)[kParts], uint8_t* compressed, uint8_t* window) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const uint4 ordered = interleave(v[part]);
@@ -92,65 +95,115 @@ __device__ void order_queries(const bf16* q, int own_heads, uint8_t* compressed,
     for (const bool fp8 : {false, true}) {
 #pragma unroll
       for (uint32_t pair = 0; pair < 4; ++pair) {
-        const PairPlace p = pair_place(fp8, static_cast<uint32_t>(column_of(part)), pair);
+        const PairPlace p = pair_place(fp8, static_cast<uint32_t>(query_column(part)), pair);
         uint8_t* block = (fp8 ? window : compressed) + (static_cast<uint32_t>(part) / 2 * 2 + p.block) * kQueryBlock;
-        *reinterpret_cast<uint32_t*>(block + swizzled_piece(static_cast<uint32_t>(head), p.piece) + p.word * 4) = pairs[pair];
+        *reinterpret_cast<uint32_t*>(block + swizzled_piece(static_cast<uint32_t>(query_head()), p.piece) + p.word * 4) =
+            pairs[pair];
       }
     }
   }
 }
 
-// The lane's two keys of a tile: rows lane / 4 and 8 behind it of the warp's 16. Rows that are not there repeat the last one.
+// The list of a query in tiles of 64 keys, those of the window first. Of warpgroup g are the tiles g, g + kGroups, ...
+struct Tiles {
+  int window, count;   // keys
+  int of_window, all;  // tiles
+  __device__ explicit Tiles(const AttentionQuery& a)
+      : window(window_of(a)),
+        count(count_of(a)),
+        of_window((window + kTileKeys - 1) / kTileKeys),
+        all(of_window + (count - window + kTileKeys - 1) / kTileKeys) {}
+  __device__ int first(int tile) const { return tile < of_window ? tile * kTileKeys : window + (tile - of_window) * kTileKeys; }
+  __device__ int keys(int tile) const { return min(kTileKeys, (tile < of_window ? window : count) - first(tile)); }
+};
+
+// Where the keys lie that a warp multiplies, 16 of each tile of its group: lane i has row i % 16 of the group's tiles i / 16 and
+// 2 + i / 16. Rows that are not there repeat the last one.
+constexpr int kSlots = 2;
+struct WarpRows {
+  const uint8_t* row[kSlots];
+  bool whole;  // of all lanes
+};
+__device__ int row_in_tile(int row) { return thread_index() % kWarpgroup / kWarp * 16 + row; }
+__device__ WarpRows look_up(const AttentionQuery& a, const Tiles& tiles, int group) {
+  // All row numbers are asked for before the first page is, and all pages before the first row.
+  const int lane = thread_index() % kWarp;
+  int entry[kSlots];
+  uint32_t chosen[kSlots];
+  const uint8_t* page[kSlots];
+  WarpRows rows;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int tile = min(group + (slot * 2 + lane / 16) * kGroups, tiles.all - 1);
+    entry[slot] = tiles.first(tile) + min(row_in_tile(lane % 16), tiles.keys(tile) - 1);
+    chosen[slot] = entry[slot] < tiles.window ? 0 : static_cast<uint32_t>(a.chosen[entry[slot] - tiles.window]);
+  }
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) page[slot] = entry[slot] < tiles.window ? nullptr : page_of(a, chosen[slot]);
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot)
+    rows.row[slot] = entry[slot] < tiles.window ? window_row(a, entry[slot]) : row_in_page(a, page[slot], chosen[slot]);
+  rows.whole = whole_rows(address_of(rows.row[0]) | address_of(rows.row[1]));
+  return rows;
+}
+// The same for everybody, once no query is read any more.
+__device__ void list_rows(Shared& s, const WarpRows& rows, const Tiles& tiles, int group) {
+  const int lane = thread_index() % kWarp;
+#pragma unroll
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const int tile = group + (slot * 2 + lane / 16) * kGroups;
+    const int row = row_in_tile(lane % 16);
+    if (tile < tiles.all && row < tiles.keys(tile)) s.values.rows[tiles.first(tile) + row] = rows.row[slot];
+  }
+}
+
+// The lane's two keys of the group's tile `number`: rows lane / 4 and 8 behind it of the warp's 16.
 struct LaneRows {
   const uint8_t* row[2];
 };
-__device__ LaneRows lane_rows(const AttentionQuery& a, int first, int keys) {
-  const int row = thread_index() % kWarpgroup / kWarp * 16 + thread_index() % kWarp / 4;
-  return {key_row(a, first + min(row, keys - 1)), key_row(a, first + min(row + 8, keys - 1))};
+__device__ LaneRows lane_rows(const WarpRows& rows, int number) {
+  const auto own = reinterpret_cast<unsigned long long>(number < 2 ? rows.row[0] : rows.row[1]);
+  const int from = number % 2 * 16 + thread_index() % kWarp / 4;
+  return {reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, own, from)),
+          reinterpret_cast<const uint8_t*>(__shfl_sync(0xffffffffu, own, from + 8))};
 }
 
-// The lane's part of a quarter of the dims.
+// The lane's part of 64 dims of the window's keys, and of a quarter of compressed ones.
 struct WindowPiece {
-  uint4 data[2][2];  // 16 dims of each 64
-  uint32_t scales[2][2];
+  uint4 data[2];  // 16 dims
+  uint32_t scales[2];
 };
 struct CompressedPiece {
   uint4 codes[2];      // 32 dims
   uint32_t scales[2];  // two bytes
 };
 
-__device__ void load_piece(const LaneRows& keys, int quarter, WindowPiece& piece) {
-  const int t = thread_index() % 4;
+__device__ void load_piece(const LaneRows& keys, bool whole, int chunk, WindowPiece& piece) {
+  const int column = chunk * 64 + thread_index() % 4 * 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-#pragma unroll
-    for (int chunk = 0; chunk < 2; ++chunk) {
-      const int column = quarter * kQuarter + chunk * 64 + t * 16;
-      piece.data[i][chunk] = load_unaligned(keys.row[i] + column);
-      piece.scales[i][chunk] = keys.row[i][kDim + column / kScaleGroup];
-    }
+    piece.data[i] = load_row(keys.row[i] + column, whole);
+    piece.scales[i] = keys.row[i][kDim + column / kScaleGroup];
   }
 }
-__device__ void load_piece(const LaneRows& keys, int quarter, CompressedPiece& piece) {
+__device__ void load_piece(const LaneRows& keys, bool whole, int quarter, CompressedPiece& piece) {
   const int column = quarter * kQuarter + thread_index() % 4 * 32;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    piece.codes[i] = load_unaligned(keys.row[i] + column / 2);
-    const uint8_t* scales = keys.row[i] + kDim / 2 + column / kCacheScaleGroup;
-    piece.scales[i] = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+    piece.codes[i] = load_row(keys.row[i] + column / 2, whole);
+    piece.scales[i] = load_scales(keys.row[i] + kDim / 2 + column / kCacheScaleGroup, whole);
   }
 }
 
 __device__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-// sum += the chain of a quarter's eight products. `queries`: address of the quarter's two blocks. `widen(i, pair, r)`: eight dims
-// of key i, of which (0, 4) and (1, 5), then (2, 6) and (3, 7) are in one product.
-template <typename Widen>
-__device__ void multiply_quarter(uint32_t queries, const Widen& widen, float (&sum)[kHeads / 8][4]) {
-  float c[kHeads / 8][4];
-  uint32_t a[2][2][4];  // double: the units read one while the other is widened
+// c (+)= products 2 kFirst .. 2 (kFirst + kPairs) - 1 of a quarter's eight, the first of which sets it. `queries`: address of the
+// quarter's two blocks. `widen(i, pair, r)`: eight dims of key i, of which (0, 4) and (1, 5), then (2, 6) and (3, 7) are in one
+// product. `a`: double, the units read one while the other is widened.
+template <int kFirst, int kPairs, typename Widen>
+__device__ void add_products(uint32_t queries, const Widen& widen, uint32_t (&a)[2][2][4], float (&c)[kHeads / 8][4]) {
 #pragma unroll
-  for (int pair = 0; pair < 4; ++pair) {
+  for (int pair = kFirst; pair < kFirst + kPairs; ++pair) {
     uint32_t(&now)[2][4] = a[pair % 2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -168,6 +221,9 @@ __device__ void multiply_quarter(uint32_t queries, const Widen& widen, float (&s
     commit_products();
     wait_products<1>();
   }
+}
+// After the last product of a quarter: its chain is added to the sums.
+__device__ void end_quarter(float (&c)[kHeads / 8][4], float (&sum)[kHeads / 8][4]) {
   wait_products<0>();
   settle(c);
 #pragma unroll
@@ -177,44 +233,53 @@ __device__ void multiply_quarter(uint32_t queries, const Widen& widen, float (&s
   }
 }
 
+__device__ void widen_window(uint32_t w0, uint32_t w1, uint32_t byte, uint32_t (&r)[4]) {
+  const uint32_t scale = scale_pair(byte, kFp8Bias);
+  const uint32_t excess = excess_pair(byte, kFp8Bias);
+  widen_fp8_interleaved(w0, w1, r);
+#pragma unroll
+  for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, scale), excess);
+}
+
 // Scores of 64 keys of the window, before they are scaled.
-__device__ void window_tile(const LaneRows& keys, uint32_t queries, float (&sum)[kHeads / 8][4]) {
+__device__ void window_tile(const LaneRows& keys, bool whole, uint32_t queries, float (&sum)[kHeads / 8][4]) {
+  WindowPiece pieces[2];  // while one is multiplied the other comes
+  load_piece(keys, whole, 0, pieces[0]);
 #pragma unroll 1
   for (int quarter = 0; quarter < kQuarters; ++quarter) {
-    WindowPiece piece;
-    load_piece(keys, quarter, piece);
-    multiply_quarter(
-        queries + static_cast<uint32_t>(quarter) * 2 * kQueryBlock,
-        [&](int i, int pair, uint32_t(&r)[4]) {
-          const uint4& data = piece.data[i][pair / 2];
-          const uint32_t scale = scale_pair(piece.scales[i][pair / 2], kFp8Bias);
-          const uint32_t excess = excess_pair(piece.scales[i][pair / 2], kFp8Bias);
-          widen_fp8_interleaved(word_of(data, pair % 2 * 2), word_of(data, pair % 2 * 2 + 1), r);
-#pragma unroll
-          for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, scale), excess);
-        },
-        sum);
+    const auto widen = [&](int i, int pair, uint32_t(&r)[4]) {
+      const WindowPiece& piece = pieces[pair / 2];
+      widen_window(word_of(piece.data[i], pair % 2 * 2), word_of(piece.data[i], pair % 2 * 2 + 1), piece.scales[i], r);
+    };
+    float c[kHeads / 8][4];
+    uint32_t a[2][2][4];
+    const uint32_t own = queries + static_cast<uint32_t>(quarter) * 2 * kQueryBlock;
+    load_piece(keys, whole, quarter * 2 + 1, pieces[1]);
+    add_products<0, 2>(own, widen, a, c);
+    if (quarter + 1 < kQuarters) load_piece(keys, whole, quarter * 2 + 2, pieces[0]);
+    add_products<2, 2>(own, widen, a, c);
+    end_quarter(c, sum);
   }
 }
 
-// The same of 64 compressed keys. `piece`: their first quarter; afterwards that of `next`.
-__device__ void compressed_tile(const LaneRows& keys, const LaneRows& next, CompressedPiece& piece, uint32_t queries,
+// The same of the group's compressed tile `number`. `piece`: its first quarter; afterwards that of the next tile.
+__device__ void compressed_tile(const WarpRows& rows, int number, CompressedPiece& piece, uint32_t queries,
                                 float (&sum)[kHeads / 8][4]) {
+  LaneRows keys = lane_rows(rows, number);
 #pragma unroll 1
   for (int quarter = 0; quarter < kQuarters; ++quarter) {
     const CompressedPiece now = piece;
-    const bool last = quarter + 1 == kQuarters;
-    const LaneRows from = {last ? next.row[0] : keys.row[0], last ? next.row[1] : keys.row[1]};
-    load_piece(from, last ? 0 : quarter + 1, piece);
+    if (quarter + 1 == kQuarters) keys = lane_rows(rows, number + 1);
+    load_piece(keys, rows.whole, (quarter + 1) % kQuarters, piece);
     uint32_t scales[2][2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      scales[i][0] = same_pair(e4m3_value(now.scales[i] & 255));
-      scales[i][1] = same_pair(e4m3_value(now.scales[i] >> 8));
-    }
-    multiply_quarter(
+    for (int i = 0; i < 2; ++i) scales[i][0] = scale_of(now.scales[i], 0), scales[i][1] = scale_of(now.scales[i], 1);
+    float c[kHeads / 8][4];
+    uint32_t a[2][2][4];
+    add_products<0, 4>(
         queries + static_cast<uint32_t>(quarter) * 2 * kQueryBlock,
-        [&](int i, int pair, uint32_t(&r)[4]) { widen_compressed(word_of(now.codes[i], pair), scales[i][pair / 2], r); }, sum);
+        [&](int i, int pair, uint32_t(&r)[4]) { widen_compressed(word_of(now.codes[i], pair), scales[i][pair / 2], r); }, a, c);
+    end_quarter(c, sum);
   }
 }
 
@@ -231,121 +296,136 @@ __device__ void store_scores(Shared& s, int first, int keys, float scale, const 
   }
 }
 
-// Probabilities of a head in place of its scores, zero behind the last key up to a multiple of 16; and their sum, the sink's too.
-__device__ void softmax(Shared& s, int head, int count, float sink) {
+// Probabilities of kTogether heads from `head` on in place of their scores, zero behind the last key; and their sums, the sinks'
+// too. `sink(i)`: of head + i.
+constexpr int kTogether = 2;
+template <typename Sink>
+__device__ void softmax(Shared& s, int head, int count, const Sink& sink) {
   const int lane = thread_index() % kWarp;
   constexpr int kLaneKeys = kMostKeys / kWarp;
-  float* row = s.scores[head];
-  float v[kLaneKeys];
-  float top = -1e30f;
+  constexpr float kNone = -INFINITY;  // its exponential is zero, and nothing in the sum
+  float v[kTogether][kLaneKeys];
+  float top[kTogether];
 #pragma unroll
-  for (int k = 0; k < kLaneKeys; ++k) {
-    const int i = k * kWarp + lane;
-    if (i >= count) continue;
-    v[k] = row[i];
-    top = fmaxf(top, v[k]);
+  for (int i = 0; i < kTogether; ++i) {
+    const float* row = s.scores[head + i] + lane;
+    top[i] = -1e30f;
+#pragma unroll
+    for (int k = 0; k < kLaneKeys; ++k) v[i][k] = k * kWarp + lane < count ? row[k * kWarp] : kNone;
+#pragma unroll
+    for (int k = 0; k < kLaneKeys; ++k) top[i] = fmaxf(top[i], v[i][k]);
   }
-  top = warp_max(top);
+#pragma unroll
+  for (int i = 0; i < kTogether; ++i) top[i] = warp_max(top[i]);
   __syncwarp();
-  auto* p = reinterpret_cast<bf16*>(row);
-  const int padded = (count + kSteps - 1) / kSteps * kSteps;
-  float total = 0;
+  float total[kTogether];
 #pragma unroll
-  for (int k = 0; k < kLaneKeys; ++k) {
-    const int i = k * kWarp + lane;
-    if (i >= padded) continue;
-    const float e = i < count ? expf(v[k] - top) : 0.0f;
-    total += e;
-    p[i] = narrow(e);
+  for (int i = 0; i < kTogether; ++i) {
+    auto* p = reinterpret_cast<bf16*>(s.scores[head + i]) + lane;
+    total[i] = 0;
+#pragma unroll
+    for (int k = 0; k < kLaneKeys; ++k) {
+      const float e = expf(v[i][k] - top[i]);
+      total[i] += e;
+      p[k * kWarp] = narrow(e);
+    }
   }
-  total = warp_sum(total);
-  if (lane == 0) s.totals[head] = total + expf(sink - top);
+#pragma unroll
+  for (int i = 0; i < kTogether; ++i) {
+    total[i] = warp_sum(total[i]);
+    const float all = total[i] + expf(sink(i) - top[i]);
+    if (lane == 0) s.totals[head + i] = all;
+  }
 }
 
-// 32 dims of one key.
+// Values go through shared memory in stages: first all keys by half of the dims, then by the other half.
+__device__ int stages_of_half(int count) { return (count + kStageKeys - 1) / kStageKeys; }
+
+// What a lane widens of a stage: 32 dims of one key. A warp has eight keys and half of the stage's dims; the keys are the lanes
+// that store together, so they meet in no bank.
+__device__ int key_in_stage() {
+  return (thread_index() - kMultipliers * kWarpgroup) / kWarp % (kStageKeys / 8) * 8 + thread_index() % kWarp % 8;
+}
+__device__ int dim_in_stage() {
+  return (thread_index() - kMultipliers * kWarpgroup) / kWarp / (kStageKeys / 8) * 128 + thread_index() % kWarp / 8 * 32;
+}
 struct ValuePieces {
   uint4 data[2];
   uint32_t scales;  // window: one byte; compressed: two
   bool window;
 };
-
-__device__ ValuePieces load_values(const uint8_t* row, bool window, int dim) {
-  ValuePieces v;
-  v.window = window;
-  v.data[1] = make_uint4(0, 0, 0, 0);
-  if (window) {
-    v.data[0] = load_unaligned(row + dim);
-    v.data[1] = load_unaligned(row + dim + 16);
-    v.scales = row[kDim + dim / kScaleGroup];
-  } else {
-    v.data[0] = load_unaligned(row + dim / 2);
-    const uint8_t* scales = row + kDim / 2 + dim / kCacheScaleGroup;
-    v.scales = scales[0] | static_cast<uint32_t>(scales[1]) << 8;
+// The lane's pieces of one stage after another. Keys behind the last one repeat it.
+class ValueLoader {
+ public:
+  __device__ ValueLoader(const Shared& s, int window, int count, bool whole)
+      : rows_(s.values.rows),
+        window_(window),
+        count_(count),
+        keys_(stages_of_half(count) * kStageKeys),
+        whole_(whole),
+        key_(key_in_stage()),
+        dim_(dim_in_stage()) {}
+  __device__ void next(ValuePieces& v) {
+    const int key = min(key_, count_ - 1);
+    const uint8_t* row = rows_[key];
+    v.window = key < window_;
+    if (v.window) {
+      v.data[0] = load_row(row + dim_, whole_);
+      v.data[1] = load_row(row + dim_ + 16, whole_);
+      v.scales = row[kDim + dim_ / kScaleGroup];
+    } else {
+      v.data[0] = load_row(row + dim_ / 2, whole_);
+      v.scales = load_scales(row + kDim / 2 + dim_ / kCacheScaleGroup, whole_);
+    }
+    key_ += kStageKeys;
+    if (key_ >= keys_) key_ -= keys_, dim_ += kStageDims;
   }
-  return v;
-}
 
-// Stages of values: first all keys by half of the dims, then by the other half.
-__device__ int stage_count(int count) { return (count + kStageKeys - 1) / kStageKeys * (kDim / kStageDims); }
-
-// What a lane widens of a stage: 32 dims of one key. A warp has eight keys and half of the stage's dims; the keys are the lanes
-// that store together, so they meet in no bank. Keys behind the last one repeat it.
-struct StagePart {
-  int key_in_stage, dim_in_stage;
-  int key, dim;
+ private:
+  const uint8_t* const* rows_;
+  int window_, count_, keys_;
+  bool whole_;
+  int key_, dim_;
 };
-__device__ StagePart stage_part(int number, int count) {
-  const int lane = thread_index() % kWarp;
-  const int warp = (thread_index() - kMultipliers * kWarpgroup) / kWarp;
-  const int per_half = (count + kStageKeys - 1) / kStageKeys;
-  StagePart part{};
-  part.key_in_stage = warp % (kStageKeys / 8) * 8 + lane % 8;
-  part.dim_in_stage = warp / (kStageKeys / 8) * 128 + lane / 8 * 32;
-  part.key = min(number % per_half * kStageKeys + part.key_in_stage, count - 1);
-  part.dim = number / per_half * kStageDims + part.dim_in_stage;
-  return part;
-}
 
-// Stages on their way from memory. The first go before there is a list of rows.
-constexpr int kAhead = kDim / kStageDims;  // no more than there are
-__device__ void load_first_values(const AttentionQuery& a, int window, int count, ValuePieces (&pieces)[kAhead]) {
+// In each eight dims in the order 0 4 1 5 2 6 3 7, as both formats are widened most easily; outputs are put in order instead.
+__device__ void widen_pieces(const ValuePieces& from, uint32_t (&v)[4][4]) {
+  if (from.window) {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const StagePart part = stage_part(i, count);
-    pieces[i] = load_values(key_row(a, part.key), part.key < window, part.dim);
+    for (int eight = 0; eight < 4; ++eight) {
+      const uint4& data = from.data[eight / 2];
+      widen_window(word_of(data, eight % 2 * 2), word_of(data, eight % 2 * 2 + 1), from.scales, v[eight]);
+    }
+  } else {
+#pragma unroll
+    for (int eight = 0; eight < 4; ++eight)
+      widen_compressed(word_of(from.data[0], eight), scale_of(from.scales, eight / 2), v[eight]);
   }
 }
 
-// The warpgroups that bring values to shared memory.
-__device__ void widen_stages(Shared& s, int window, int count, ValuePieces (&pieces)[kAhead]) {
+// The warpgroups that bring values to shared memory. `pieces`: of the first stages; as many stages are always on their way.
+__device__ void widen_stages(Shared& s, int count, ValueLoader& loader, ValuePieces (&pieces)[kValueStages]) {
+  const int stages = stages_of_half(count) * (kDim / kStageDims);
   const int lane = thread_index() % kWarp;
-  const StagePart own = stage_part(0, count);
-  const int stages = stage_count(count);
-  for (int number = 0; number < stages; number += kAhead) {
+  uint8_t* to = s.values.stages[0] + dim_in_stage() / 64 * kValueBlock;
+  uint32_t at[4];
 #pragma unroll
-    for (int ahead = 0; ahead < kAhead; ++ahead) {
-      const int at = number + ahead;
-      if (at >= stages) break;
-      const ValuePieces now = pieces[ahead];
-      if (at + kAhead < stages) {
-        const StagePart next = stage_part(at + kAhead, count);
-        pieces[ahead] = load_values(s.values.rows[next.key], next.key < window, next.dim);
-      }
-      const int stage = at % kValueStages;
-      const int turn = at / kValueStages;
-      uint8_t* to = s.values.stages[stage] + own.dim_in_stage / 64 * kValueBlock;
-      uint32_t v[2][8];
-      widen_values({now.data[0], now.scales & 255}, now.window, v[0]);
-      const uint4 second = now.window ? now.data[1] : make_uint4(now.data[0].z, now.data[0].w, 0, 0);
-      widen_values({second, now.window ? now.scales : now.scales >> 8}, now.window, v[1]);
-      if (turn > 0) barrier_wait(&s.empty[stage], static_cast<uint32_t>(turn - 1) & 1);
+  for (int piece = 0; piece < 4; ++piece)
+    at[piece] = swizzled_piece(static_cast<uint32_t>(key_in_stage()), static_cast<uint32_t>(dim_in_stage() % 64 / 8 + piece));
+  uint32_t parity = 1;
+#pragma unroll 1
+  for (int number = 0; number < stages; number += kValueStages, parity ^= 1) {
 #pragma unroll
-      for (int piece = 0; piece < 4; ++piece) {
-        const uint32_t* from = v[piece / 2] + piece % 2 * 4;
-        *reinterpret_cast<uint4*>(to + swizzled_piece(static_cast<uint32_t>(own.key_in_stage),
-                                                      static_cast<uint32_t>(own.dim_in_stage % 64 / 8 + piece))) =
-            make_uint4(from[0], from[1], from[2], from[3]);
-      }
+    for (int stage = 0; stage < kValueStages; ++stage) {
+      if (number + stage >= stages) break;
+      uint32_t v[4][4];
+      widen_pieces(pieces[stage], v);
+      if (number + stage + kValueStages < stages) loader.next(pieces[stage]);
+      if (number > 0) barrier_wait(&s.empty[stage], parity);
+#pragma unroll
+      for (int piece = 0; piece < 4; ++piece)
+        *reinterpret_cast<uint4*>(to + stage * kStageBytes + at[piece]) =
+            make_uint4(v[piece][0], v[piece][1], v[piece][2], v[piece][3]);
       show_shared_memory();
       __syncwarp();
       if (lane == 0) barrier_arrive(&s.full[stage]);
@@ -353,85 +433,121 @@ __device__ void widen_stages(Shared& s, int window, int count, ValuePieces (&pie
   }
 }
 
-// The warpgroups that multiply them: 64 heads by 128 of a stage's dims each. `out`: the row's first head.
+// sums / total in place, of the lane's head i of two. Where no step leaves the range of numbers, two corrections of the product
+// with the reciprocal round as a division does (Markstein), without its look at every operand.
+__device__ void divide_sums(float total, int i, float (&sums)[kGroupDims / 8][4]) {
+  constexpr float kLeast = 0x1p-40f;
+  constexpr float kMost = 0x1p40f;
+  float least = 1;
+  float most = 1;
+#pragma unroll
+  for (int j = 0; j < kGroupDims / 8; ++j) {
+#pragma unroll
+    for (int k = i * 2; k < i * 2 + 2; ++k) least = fminf(least, fabsf(sums[j][k])), most = fmaxf(most, fabsf(sums[j][k]));
+  }
+  const bool plain = least >= kLeast && most <= kMost && total >= kLeast && total <= kMost;
+  if (__any_sync(0xffffffffu, !plain)) {
+#pragma unroll
+    for (int j = 0; j < kGroupDims / 8; ++j) {
+#pragma unroll
+      for (int k = i * 2; k < i * 2 + 2; ++k) sums[j][k] /= total;
+    }
+    return;
+  }
+  const float reciprocal = 1.0f / total;
+#pragma unroll
+  for (int j = 0; j < kGroupDims / 8; ++j) {
+#pragma unroll
+    for (int k = i * 2; k < i * 2 + 2; ++k) {
+      float quotient = sums[j][k] * reciprocal;
+      quotient = fmaf(fmaf(-total, quotient, sums[j][k]), reciprocal, quotient);
+      sums[j][k] = fmaf(fmaf(-total, quotient, sums[j][k]), reciprocal, quotient);
+    }
+  }
+}
+
+// Outputs of the warp's 16 heads, kGroupDims from `out` on. Columns are dims in the order of widen_pieces: a lane of four has
+// dims t and t + 4 of each eight, and exchanges one with its neighbour.
+__device__ void write_outputs(const Shared& s, int first_head, int own_heads, float (&sums)[kGroupDims / 8][4], bf16* out) {
+  const int lane = thread_index() % kWarp;
+  const int t = lane % 4;
+  const bool odd = t % 2 == 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = first_head + lane / 4 + i * 8;
+    const bool there = head < own_heads;
+    divide_sums(there ? s.totals[head] : 1.0f, i, sums);
+    bf16* row = out + head * kDim + (odd ? t + 3 : t);
+#pragma unroll
+    for (int j = 0; j < kGroupDims / 8; ++j) {
+      const uint32_t own = narrow_pair(sums[j][i * 2], sums[j][i * 2 + 1]);
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, own, 1);
+      const uint32_t pair = __byte_perm(own, other, odd ? 0x3276 : 0x5410);
+      if (there) *reinterpret_cast<uint32_t*>(row + j * 8) = pair;
+    }
+  }
+}
+
+// The warpgroups that multiply values: 64 heads by 128 of a stage's dims each. `out`: the row's first head.
 __device__ void multiply_stages(Shared& s, int group, int count, int own_heads, bf16* out) {
   const int lane = thread_index() % kWarp;
   const int warp = thread_index() % kWarpgroup / kWarp;
   const int steps = (count + kSteps - 1) / kSteps;
   const int share = (steps + kQuarters - 1) / kQuarters;
-  const int stages = (count + kStageKeys - 1) / kStageKeys;
   const auto* p = reinterpret_cast<const bf16*>(s.scores[warp * 16 + lane % 16]) + lane / 16 * 8;
-  // Probabilities of two steps; a chain of an odd number of products ends with one by zero.
-  const auto load = [&](int step, bool both, uint32_t(&a)[2][4]) {
-    load_matrices(a[0], p + step * kSteps);
-    load_matrices(a[1], p + (both ? step + 1 : step) * kSteps);
-#pragma unroll
-    for (uint32_t& v : a[1]) v = both ? v : 0;
-  };
+  const uint64_t values =
+      swizzled_matrix(shared_address(s.values.stages[0]) + static_cast<uint32_t>(group) * (kGroupDims / 64) * kValueBlock,
+                      kEightRows, kValueBlock);
+  constexpr uint32_t kUnit = 16;  // of addresses in descriptors
+  int stage = kValueStages - 1;
+  uint32_t parity = 1;
 #pragma unroll 1
   for (int half = 0; half < kDim / kStageDims; ++half) {
-    const auto turn_of = [&](int step) { return half * stages + step / 2; };
-    const auto values_of = [&](int step) {
-      return swizzled_matrix(shared_address(s.values.stages[turn_of(step) % kValueStages]) +
-                                 static_cast<uint32_t>(group) * (kGroupDims / 64) * kValueBlock +
-                                 static_cast<uint32_t>(step % 2) * kSteps * kSwizzledRow,
-                             kEightRows, kValueBlock);
-    };
-    const auto wait_for = [&](int step) {
-      if (step % 2 == 0)
-        barrier_wait(&s.full[turn_of(step) % kValueStages], static_cast<uint32_t>(turn_of(step) / kValueStages) & 1);
-    };
-    // A stage is read no more after its second step or the last one.
-    const auto done_with = [&](int step) {
-      if (lane == 0 && (step % 2 == 1 || step + 1 == steps)) barrier_arrive(&s.empty[turn_of(step) % kValueStages]);
-    };
     float sums[kGroupDims / 8][4];
+#pragma unroll
+    for (auto& eight : sums) {
+#pragma unroll
+      for (float& sum : eight) sum = -0.0f;  // changes nothing that is added to it
+    }
 #pragma unroll 1
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       const int begin = min(quarter * share, steps);
       const int end = min(begin + share, steps);
       float c[kGroupDims / 8][4] = {};
-      uint32_t a[2][2][4];  // double: the units read one while the other is loaded
-      if (begin < end) load(begin, begin + 1 < end, a[0]);
+      uint32_t a[2][4];  // double: the units read one while the other is loaded
+      if (begin < end) load_matrices(a[0], p + begin * kSteps);
 #pragma unroll 1
-      for (int first = begin; first < end; first += 4) {
+      for (int first = begin; first < end; first += 2) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int step = first + i * 2;
+          const int step = first + i;
           if (step >= end) break;
-          const bool both = step + 1 < end;
-          wait_for(step);
-          if (both) wait_for(step + 1);
-          const uint64_t values[2] = {values_of(step), values_of(both ? step + 1 : step)};
+          const uint32_t second = static_cast<uint32_t>(step) % 2;  // of the stage's two
+          const int before = stage;
+          if (second == 0) {
+            stage = stage + 1 < kValueStages ? stage + 1 : 0;
+            if (stage == 0) parity ^= 1;
+            barrier_wait(&s.full[stage], parity);
+          }
           begin_products();
-          multiply_rows<kGroupDims, true>(c, a[i][0], values[0], true);
-          multiply_rows<kGroupDims, true>(c, a[i][1], values[1], true);
+          multiply_rows<kGroupDims, true>(
+              c, a[i], values + (static_cast<uint32_t>(stage) * kStageBytes + second * kSteps * kSwizzledRow) / kUnit, true);
           commit_products();
-          if (step + 2 < end) load(step + 2, step + 3 < end, a[1 - i]);
-          wait_products<0>();
-          done_with(step);
-          if (both) done_with(step + 1);
+          wait_products<1>();  // the stage before is read no more, nor the other probabilities
+          if (second == 0 && step > begin && lane == 0) barrier_arrive(&s.empty[before]);
+          if (step + 1 < end) load_matrices(a[1 - i], p + (step + 1) * kSteps);
         }
       }
+      wait_products<0>();
       settle(c);
+      if (begin < end && (end % 2 == 0 || end == steps) && lane == 0) barrier_arrive(&s.empty[stage]);
 #pragma unroll
       for (int j = 0; j < kGroupDims / 8; ++j) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) sums[j][k] = quarter == 0 ? c[j][k] : sums[j][k] + c[j][k];
+        for (int k = 0; k < 4; ++k) sums[j][k] += c[j][k];
       }
     }
-    const int dims = half * kStageDims + group * kGroupDims + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int head = warp * 16 + lane / 4 + i * 8;
-      if (head >= own_heads) continue;
-      const float total = s.totals[head];
-#pragma unroll
-      for (int j = 0; j < kGroupDims / 8; ++j) {
-        *reinterpret_cast<uint32_t*>(out + head * kDim + dims + j * 8) =
-            narrow_pair(sums[j][i * 2] / total, sums[j][i * 2 + 1] / total);
-      }
-    }
+    write_outputs(s, warp * 16, own_heads, sums, out + half * kStageDims + group * kGroupDims);
   }
 }
 
@@ -445,87 +561,71 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int first_head = static_cast<int>(blockIdx.y) * kHeads;
   const int own_heads = min(kHeads, heads - first_head);
   const int64_t first_output = (static_cast<int64_t>(blockIdx.x) * heads + first_head) * kDim;
-  const int window = window_of(a);
-  const int count = count_of(a);
-  const int window_tiles = (window + kTileKeys - 1) / kTileKeys;
-  const int tiles = window_tiles + (count - window + kTileKeys - 1) / kTileKeys;
   const int group = thread_index() / kWarpgroup;
+  const int lane = thread_index() % kWarp;
+  const int warp = thread_index() / kWarp;
 
+  // Queries begin on their way, then the look-up of keys, then the first compressed keys.
+  uint4 query_parts[kParts];
+  load_queries(q + first_output, own_heads, query_parts);
+  constexpr int kWarpHeads = kHeads / (kThreads / kWarp);  // of the softmax
+  const float sink = sinks[first_head + min(warp * kWarpHeads + lane % kWarpHeads, own_heads - 1)];
   if (thread_index() == 0) {
+    s.odd_rows = 0;
     for (int i = 0; i < kValueStages; ++i) {
       barrier_init(&s.full[i], kWidenWarps);
       barrier_init(&s.empty[i], kMultiplyWarps);
     }
     show_barriers();
   }
-  // Keys that are compressed begin on their way before the queries are there.
-  const auto first_of = [&](int tile) { return window + (tile - window_tiles) * kTileKeys; };
-  int tile = group < window_tiles ? group + kGroups : group;
-  LaneRows rows{};
+  const Tiles tiles(a);
+  const WarpRows rows = look_up(a, tiles, group);
   CompressedPiece piece{};
-  if (tile < tiles) {
-    rows = lane_rows(a, first_of(tile), count - first_of(tile));
-    load_piece(rows, 0, piece);
-  }
-  order_queries(q + first_output, own_heads, s.queries, reinterpret_cast<uint8_t*>(s.scores));
+  load_piece(lane_rows(rows, group < tiles.of_window ? 1 : 0), rows.whole, 0, piece);
+  order_queries(query_parts, s.queries, reinterpret_cast<uint8_t*>(s.scores));
   show_shared_memory();
   __syncthreads();
 
   const uint32_t compressed_queries = shared_address(s.queries);
-  const auto multiply_compressed = [&](float(&sum)[kHeads / 8][4]) {
-    const int next = tile + kGroups < tiles ? tile + kGroups : tile;
-    const LaneRows next_rows = lane_rows(a, first_of(next), count - first_of(next));
-    compressed_tile(rows, next_rows, piece, compressed_queries, sum);
-    rows = next_rows;
-  };
-  {
-    float sum[kHeads / 8][4] = {};
-    int first = 0;
-    int keys = 0;
-    if (group < window_tiles) {
-      first = group * kTileKeys;
-      keys = window - first;
-      window_tile(lane_rows(a, first, keys), shared_address(s.scores), sum);
-    } else if (tile < tiles) {
-      first = first_of(tile);
-      keys = count - first;
-      multiply_compressed(sum);
-      tile += kGroups;
-    }
-    __syncthreads();  // the queries in the order of the window are read no more
-    store_scores(s, first, keys, scale, sum);
-  }
 #pragma unroll 1
-  for (; tile < tiles; tile += kGroups) {
+  for (int number = 0; number == 0 || group + number * kGroups < tiles.all; ++number) {
+    const int tile = group + number * kGroups;
     float sum[kHeads / 8][4] = {};
-    multiply_compressed(sum);
-    store_scores(s, first_of(tile), count - first_of(tile), scale, sum);
+    if (tile < tiles.of_window) {
+      window_tile(lane_rows(rows, 0), rows.whole, shared_address(s.scores), sum);
+    } else if (tile < tiles.all) {
+      compressed_tile(rows, number, piece, compressed_queries, sum);
+    }
+    if (number == 0) __syncthreads();  // the queries in the order of the window are read no more
+    if (tile < tiles.all) store_scores(s, tiles.first(tile), tiles.keys(tile), scale, sum);
   }
-  // Ahead of time: where keys lie, and the first values.
-  constexpr int kThreadRows = (kMostKeys + kThreads - 1) / kThreads;
-  const uint8_t* own_rows[kThreadRows];
-#pragma unroll
-  for (int k = 0; k < kThreadRows; ++k) own_rows[k] = key_row(a, min(k * kThreads + thread_index(), count - 1));
-  ValuePieces pieces[kAhead] = {};
-  if (group >= kMultipliers) load_first_values(a, window, count, pieces);
+  if (!rows.whole && lane == 0) s.odd_rows = 1;
   __syncthreads();
 
+  list_rows(s, rows, tiles, group);
+  __syncthreads();
+  // The first values come while probabilities are made.
+  ValuePieces pieces[kValueStages] = {};
+  ValueLoader loader(s, tiles.window, tiles.count, s.odd_rows == 0);
+  if (group >= kMultipliers) {
 #pragma unroll
-  for (int k = 0; k < kThreadRows; ++k) {
-    const int i = k * kThreads + thread_index();
-    if (i < count) s.values.rows[i] = own_rows[k];
+    for (int i = 0; i < kValueStages; ++i) {
+      if (i < stages_of_half(tiles.count) * (kDim / kStageDims)) loader.next(pieces[i]);
+    }
   }
 #pragma unroll 1
-  for (int head = thread_index() / kWarp; head < own_heads; head += kThreads / kWarp)
-    softmax(s, head, count, sinks[first_head + head]);
+  for (int i = 0; i < kWarpHeads; i += kTogether) {
+    const int head = warp * kWarpHeads + i;
+    if (head < own_heads) softmax(s, head, tiles.count, [&](int k) { return __shfl_sync(0xffffffffu, sink, i + k); });
+  }
   __syncthreads();
 
   if (group >= kMultipliers) {
     give_registers<88>();
-    widen_stages(s, window, count, pieces);
+    widen_stages(s, tiles.count, loader, pieces);
   } else {
     take_registers<168>();
-    multiply_stages(s, group, count, own_heads, out + first_output);
+    multiply_stages(s, group, tiles.count, own_heads, out + first_output);
   }
 }
 

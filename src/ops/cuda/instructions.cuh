@@ -50,6 +50,11 @@ __device__ inline void copy_async_if(bool there, uint32_t shared, const void* fr
 __device__ inline void copy_word_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
 }
+/// 8 bytes at multiples of 8.
+__device__ inline void copy_two_words_async(uint32_t shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
+}
+/// The first `bytes` of the four, then zeros.
 __device__ inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
 }

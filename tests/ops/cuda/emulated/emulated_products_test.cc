@@ -63,10 +63,12 @@ class Guarded {
   uint8_t* data_;
 };
 
+constexpr int kStreamed = -1;
+
 /// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
-  /// `tile_inputs`: of staged experts; 0: not staged.
+  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones.
   EmulatedProducts(int tile_inputs, bool arranged)
       : WrappedBackend(make_reference_backend(pool())), tile_inputs_(tile_inputs), arranged_(arranged), stream_(nullptr, false) {}
 
@@ -90,9 +92,10 @@ class EmulatedProducts final : public WrappedBackend {
     ExpertsArgs args = given;
     for (Fp8Weight* w : {&args.shared_w1, &args.shared_w2, &args.shared_w3}) *w = guarded(*w);
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, args.shared_w1.in, args.shared_w1.out};
-    cuda::ExpertPlan plan{tile_inputs_ > 0 ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
-                                           : cuda::expert_sizes(shape, rows)};
-    plan.shared_first = plan.staged;
+    cuda::ExpertPlan plan{tile_inputs_ > 0            ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
+                          : tile_inputs_ == kStreamed ? cuda::streamed_expert_sizes(shape, rows)
+                                                      : cuda::expert_sizes(shape, rows)};
+    plan.shared_first = plan.staged || (plan.streamed && !arranged_);
     plan.arranged = arranged_;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
@@ -254,6 +257,43 @@ TEST(StagedExperts, AreCloseToTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
+                         [](const auto& param) { return std::string(param.param.name); });
+
+// Panels that are cut off, warps without any, chunks and segments that end early, an odd number of chunks, scales at multiples of
+// 16, of 8 and of nothing, tiles of up to 8 and up to 16 inputs and experts with several.
+constexpr ExpertShape kStreamedShapes[] = {
+    {"one", 96, 160, 3, 1, 1, kStreamed},
+    {"narrow", 32, 32, 4, 2, 5, kStreamed},
+    {"tiles", 576, 288, 6, 2, 25, kStreamed},
+    {"several_tiles", 288, 576, 4, 2, 70, kStreamed},
+    {"whole_segments", 1024, 512, 2, 1, 9, kStreamed},
+    {"eights", 1280, 768, 3, 2, 12, kStreamed},
+    {"release_width", 160, 2304, 2, 1, 20, kStreamed},
+    {"large_scales", 576, 320, 3, 2, 20, kStreamed, 140},
+    {"large_scales_long", 1600, 1056, 3, 2, 30, kStreamed, 140},
+};
+
+class StreamedExpertShapes : public ::testing::TestWithParam<ExpertShape> {};
+
+TEST_P(StreamedExpertShapes, HaveTheBitsOfTheOthers) {
+  const ExpertShape& shape = GetParam();
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts plain(0, false), streamed(kStreamed, false);
+  const Outputs want = run(plain, 0, shape.rows);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(streamed, 0, shape.rows), want, 0, shape.rows));
+  EmulatedProducts arranged(kStreamed, true);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged, 0, shape.rows), want, 0, shape.rows));
+}
+
+TEST(StreamedExperts, AreCloseToTheReference) {
+  const ExpertShape& shape = kStreamedShapes[2];
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts streamed(kStreamed, true);
+  testing::OwnedBackend reference = testing::reference_backend(1);
+  expect_close(run(streamed, 0, shape.rows)[0], run(*reference.backend, 0, shape.rows)[0], shape.rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamedExpertShapes, ::testing::ValuesIn(kStreamedShapes),
                          [](const auto& param) { return std::string(param.param.name); });
 
 struct ProductShape {

@@ -37,6 +37,10 @@ inline void copy_word_async(uint32_t shared, const void* from) {
   if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0) std::abort();
   emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, 4});
 }
+inline void copy_two_words_async(uint32_t shared, const void* from) {
+  if (shared % 8 != 0 || reinterpret_cast<uintptr_t>(from) % 8 != 0) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 8)), from, 8});
+}
 inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
   if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0 || bytes < 1 || bytes > 4) std::abort();
   emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), nullptr, 4});
