@@ -86,9 +86,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                                  (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
                                  (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
-                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
+                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
-                             (features_.few_rows ? "; a block a row, up to 16 rows and 32,768 ranks" : "")},
+                             (features_.wide_index ? "; a block a row, up to 57,344 ranks"
+                              : features_.few_rows ? "; a block a row, up to 16 rows and 57,344 ranks"
+                                                   : "")},
         {"hyper_mix", "mma bf16, weights as three bf16"},
         {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
         {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
@@ -279,8 +281,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
-    const cuda::IndexWays ways{.wide = features_.wide_index && cuda::takes_wide_index(args),
-                               .few = features_.few_rows && rows <= cuda::kFewRows};
+    const bool few = features_.few_rows && rows <= cuda::kFewRows;
+    const cuda::IndexWays ways{.wide = features_.wide_index ? cuda::wide_index_of(args) : cuda::WideIndex::kNo,
+                               .few = few,
+                               .by_row = few || features_.wide_index};
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
                             sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, ways.wide)) {

@@ -50,6 +50,9 @@ __device__ inline int thread_read_anew() {
   return v;
 }
 
+/// What is computed from v is computed anew, not kept in registers from before.
+__device__ inline void forget_uses(uint32_t& v) { asm volatile("" : "+r"(v)); }
+
 /// Weights that nobody reads again soon.
 __device__ inline uint4 load_once(const uint8_t* p) {
   uint4 v;

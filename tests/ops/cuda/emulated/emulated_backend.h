@@ -67,9 +67,11 @@ class EmulatedBackend final : public WrappedBackend {
                                      .counts = counts.data(),
                                      .row_stride = sizes.row_stride,
                                      .block_stride = sizes.block_stride};
-    const cuda::IndexWays ways{.wide = set_ == EmulatedKernelSet::kWide && cuda::takes_wide_index(args),
-                               .few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows};
-    wide_calls_ += ways.wide ? 1 : 0;
+    const bool wide = set_ == EmulatedKernelSet::kWide;
+    const bool few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows;
+    const cuda::IndexWays ways{
+        .wide = wide ? cuda::wide_index_of(args) : cuda::WideIndex::kNo, .few = few, .by_row = wide || few};
+    wide_calls_ += ways.wide != cuda::WideIndex::kNo ? 1 : 0;
     cuda::select_rows(args, rows.data(), sizes, scratch, ways, stream_);
   }
 

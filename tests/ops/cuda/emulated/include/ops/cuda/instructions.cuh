@@ -38,6 +38,8 @@ void wait_copies() {
 
 inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
 
+inline void forget_uses(uint32_t& /*v*/) {}
+
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 
 inline uint4 load_shared(uint32_t address) {
