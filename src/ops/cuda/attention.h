@@ -31,8 +31,10 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
 void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                           const RopeRows& rotation, float* scores, LaunchStream& stream);
 
-/// Whether the rows are better done by one kernel on warpgroups: many, of the release's dimensions.
-bool takes_wide_attention(const SparseAttentionArgs& args);
+/// Whether the rows may be done by one kernel on warpgroups: dimensions are the release's.
+bool fits_wide_attention(const SparseAttentionArgs& args);
+/// Rows from which on it is the better one: a row has a multiprocessor for itself, and fewer take no less time.
+inline constexpr size_t kWideAttentionRows = 32;
 /// That kernel (attention_wide.cu): the bits of the above, without scratch.
 void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream);
 

@@ -631,10 +631,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-bool takes_wide_attention(const SparseAttentionArgs& args) {
-  // Few rows leave most multiprocessors idle, and each takes as long as many.
-  constexpr size_t kLeastRows = 8;
-  if (args.dim != kDim || args.queries.size() < kLeastRows) return false;
+bool fits_wide_attention(const SparseAttentionArgs& args) {
+  if (args.dim != kDim) return false;
   return std::all_of(args.queries.begin(), args.queries.end(), [](const AttentionQuery& a) {
     const int64_t window = a.window_last - a.window_first + 1;
     const int64_t count = window + a.chosen_count;

@@ -84,7 +84,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
              : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
+                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 32 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
@@ -322,7 +322,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
-    const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
+    const bool wide =
+        features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows && cuda::fits_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
                             scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;

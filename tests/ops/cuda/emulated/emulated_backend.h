@@ -22,7 +22,7 @@ class EmulatedBackend final : public WrappedBackend {
       : WrappedBackend(make_reference_backend(pool())), set_(set), stream_(nullptr, false) {}
 
   void sparse_attention(const SparseAttentionArgs& args) override {
-    if (set_ == EmulatedKernelSet::kWide && cuda::takes_wide_attention(args)) {
+    if (set_ == EmulatedKernelSet::kWide && cuda::fits_wide_attention(args)) {
       ++wide_calls_;
       return cuda::sparse_attention_wide(args, args.queries.data(), stream_);
     }
