@@ -83,7 +83,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                "experts: mma bf16"
              : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
-                                 (features_.few_rows ? "; 16 heads a block, up to 16 rows" : "") +
+                                 (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
                                  (features_.wide_attention ? "; wgmma bf16, a query a block, from 32 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
@@ -438,7 +438,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
   bool has_few(const SparseAttentionArgs& args) const {
-    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows;
+    return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewQueries;
   }
   bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
     return features_.few_rows && cuda::takes_few_products(args, format);

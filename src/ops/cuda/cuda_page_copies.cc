@@ -1,6 +1,7 @@
 #include "ops/cuda/cuda_page_copies.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/status.h"
 #include "ops/cuda/cuda_check.h"
@@ -39,19 +40,41 @@ size_t rows_at(std::span<const CopyPiece> pieces) {
 
 void copy_rows(std::span<const CopyPiece> rows, bool to_device, cudaStream_t stream) {
   const CopyPiece& first = rows.front();
-  const auto width = static_cast<size_t>(first.bytes);
-  const cudaMemcpyKind kind = to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
-  uint8_t* const to = to_device ? first.device : first.host;
-  const uint8_t* const from = to_device ? first.host : first.device;
-  if (rows.size() == 1) {
-    DI_CUDA(cudaMemcpyAsync(to, from, width, kind, stream));
-    return;
-  }
   const auto device_pitch = static_cast<size_t>(distance(rows[0].device, rows[1].device));
   const auto host_pitch = static_cast<size_t>(distance(rows[0].host, rows[1].host));
-  DI_CUDA(cudaMemcpy2DAsync(to, to_device ? device_pitch : host_pitch, from, to_device ? host_pitch : device_pitch, width,
-                            rows.size(), kind, stream));
+  DI_CUDA(cudaMemcpy2DAsync(to_device ? first.device : first.host, to_device ? device_pitch : host_pitch,
+                            to_device ? first.host : first.device, to_device ? host_pitch : device_pitch,
+                            static_cast<size_t>(first.bytes), rows.size(),
+                            to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
 }
+
+/// Pieces that lie anywhere, in one call: one call each takes longer than a small piece does (H200: 2.4 us for 28 kB).
+class ScatteredPieces {
+ public:
+  explicit ScatteredPieces(bool to_device) : to_device_(to_device) {}
+
+  void add(const CopyPiece& piece) {
+    to_.push_back(to_device_ ? piece.device : piece.host);
+    from_.push_back(to_device_ ? piece.host : piece.device);
+    bytes_.push_back(static_cast<size_t>(piece.bytes));
+  }
+  void copy(cudaStream_t stream) const {
+    if (to_.size() == 1) {
+      DI_CUDA(cudaMemcpyAsync(to_[0], from_[0], bytes_[0], to_device_ ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream));
+    } else if (!to_.empty()) {
+      cudaMemcpyAttributes in_order{};
+      in_order.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+      size_t first = 0;
+      DI_CUDA(cudaMemcpyBatchAsync(to_.data(), from_.data(), bytes_.data(), to_.size(), &in_order, &first, 1, stream));
+    }
+  }
+
+ private:
+  bool to_device_;
+  std::vector<void*> to_;
+  std::vector<const void*> from_;
+  std::vector<size_t> bytes_;
+};
 
 }  // namespace
 
@@ -108,11 +131,15 @@ PageCopies::Ticket CudaPageCopies::start(int number, std::span<const CopyPiece> 
   Way& way = ways_[static_cast<size_t>(number)];
   const std::lock_guard lock(way.mutex);
   if (after > 0) DI_CUDA(cudaStreamWaitEvent(way.stream, fences_[static_cast<size_t>(after % kEvents)], 0));
+  const bool to_device = number == 0;
+  ScatteredPieces scattered(to_device);
   while (!pieces.empty()) {
     const size_t rows = rows_at(pieces);
-    if (pieces.front().bytes > 0) copy_rows(pieces.first(rows), number == 0, way.stream);
+    if (rows > 1 && pieces.front().bytes > 0) copy_rows(pieces.first(rows), to_device, way.stream);
+    if (rows == 1 && pieces.front().bytes > 0) scattered.add(pieces.front());
     pieces = pieces.subspan(rows);
   }
+  scattered.copy(way.stream);
   ++way.issued;
   DI_CUDA(cudaEventRecord(way.events[static_cast<size_t>(way.issued % kEvents)], way.stream));
   return 2 * way.issued + number;

@@ -195,7 +195,7 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
   if (ways.wide != WideIndex::kNo) {
     score_wide(score, ways.wide, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, ways.few, stream);
+    launch_scores(score, sizes.longest, ways.few && by_row, stream);
   }
   const auto choose_best = [&](const Choice& choice) {
     if (by_row) return choose_by_row(choice, rows, count, stream);

@@ -452,6 +452,24 @@ cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t strea
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, 1, kind, stream);
 }
+// In no order among themselves: the last one first.
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes, size_t count,
+                                 cudaMemcpyAttributes* attributes, size_t* firsts, size_t attribute_count, cudaStream_t stream) {
+  constexpr const char* kCall = "cudaMemcpyBatchAsync";
+  if (stream == nullptr || stream->capture != nullptr) refuse(kCall, "the default stream, or one that is recorded");
+  if (count == 0 || attribute_count != 1 || firsts[0] != 0) refuse(kCall, "no copies, or some without attributes");
+  if (attributes->srcAccessOrder != cudaMemcpySrcAccessOrderStream) refuse(kCall, "sources that are read out of order");
+  for (size_t i = count; i-- > 0;) {
+    if (bytes[i] == 0) refuse(kCall, "a copy of no bytes");
+    const auto kind = [&] {
+      const Lock lock(runtime().mutex);
+      const Memory* memory = find(to[i], bytes[i]);
+      return memory != nullptr && !memory->pinned ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost;
+    }();
+    cudaMemcpyAsync(to[i], from[i], bytes[i], kind, stream);
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                               cudaMemcpyKind kind, cudaStream_t stream) {
   const Lock lock(runtime().mutex);
