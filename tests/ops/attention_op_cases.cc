@@ -243,6 +243,8 @@ std::vector<OpCase> large_attention_op_cases() {
       attention_case({8, 512, 1, 0, {1, 8, 9}}),
       attention_case({8, 512, 128, 513, {1, 9}}),
       attention_case({8, 512, 257, 16, {1, 9}}),
+      attention_case({64, 512, 128, 0, {1, 9, 33}}),  // windows alone
+      attention_case({70, 512, 100, 0, {1, 9}}),
       attention_case({8, 512, 70, 90, {1, 9}, 0, 2}),
       attention_case({8, 512, 70, 90, {1, 9}, 0, 5}),
   };

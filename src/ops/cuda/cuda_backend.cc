@@ -322,14 +322,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
-    const bool wide =
-        features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows && cuda::fits_wide_attention(args);
+    const bool many = features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows;
+    const cuda::WideAttention wide = many ? cuda::wide_attention_of(args) : cuda::WideAttention::kNo;
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
                             scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
     if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
-    if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
+    if (wide != cuda::WideAttention::kNo) return cuda::sparse_attention_wide(args, wide, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 
