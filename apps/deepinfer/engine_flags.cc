@@ -79,7 +79,7 @@ void EngineFlags::add_gpu_flags(CLI::App& c) {
   in(add_choice(c, "--engram-memory", engram_memory, {"auto", "device", "host"},
                 "Where Engram tables lie; auto: on the device if they fit into half of it with the weights (default: auto)"));
   in(c.add_option("--cuda-features", cuda_features,
-                  "Ways of its kernels that are not measured yet, the same results: names, all or none (default: none)")
+                  "Faster ways of its kernels, the same results: names, all or none (default: all)")
          ->type_name("LIST"));
   in(c.add_flag("--no-cuda-graphs,--enforce-eager", no_cuda_graphs, "Launch every step anew instead of replaying recorded ones"));
 }

@@ -95,7 +95,7 @@ struct EngineOptions {
   double gpu_memory_utilization = 0.9;  ///< part of a GPU's memory for weights, workspace, sequences and pages together, (0, 1]
   std::string engram_memory = "auto";   ///< where a GPU's Engram tables lie: "device", "host", or "auto": device if they fit well
   bool cuda_graphs = true;              ///< off: a GPU's steps are launched anew each time
-  std::string cuda_features = "none";  ///< ways of a GPU's kernels that are not measured yet, the same bits: names, "all", "none"
+  std::string cuda_features = "all";  ///< ways of a GPU's kernels that have the same bits as the plain ones: names, "all", "none"
   bool enable_prefix_caching = true;
   double cache_ttl_chat = 600;    ///< how long a page of class `chat` is kept after its last use
   double cache_ttl_agent = 3600;  ///< the same for class `agent`

@@ -75,13 +75,16 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         {"linear_fp8, output_lora",
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
-             (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "")},
+             (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
+             (features_.split ? "; mma bf16, a segment of the columns a block, from 3 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
-         features_.staged
-             ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; few "
-               "experts: mma bf16"
-             : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from 15"},
+         std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
+             (features_.staged
+                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; "
+                    "few experts: mma bf16"
+                  : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
+                    "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
                                  (features_.wide_attention ? "; wgmma bf16, a query a block, from 32 rows" : "")},
@@ -192,8 +195,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, 1, in));
-      if (launches("linear_fp8", args, outputs.first(count), scratch)) {
-        if (takes_few(args, cuda::WeightFormat::kFp8)) {
+      float* parts = split_room(args);
+      if (launches("linear_fp8", args, outputs.first(count), scratch, parts)) {
+        if (takes_split(args)) {
+          cuda::multiply_fp8_quantized_split(args, scratch, parts, *launches_);
+        } else if (takes_few(args, cuda::WeightFormat::kFp8)) {
           cuda::multiply_fp8_quantized_few(args, scratch, *launches_);
         } else {
           cuda::multiply_fp8_quantized(args, scratch, *launches_);
@@ -216,8 +222,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.staged = features_.staged;
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
     bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, groups, wo_a.in));
+    float* parts = split_room(args);
     const LinearOutput output{wo_a, y};
-    if (!launches("output_lora", args, {&output, 1}, scratch)) return;
+    if (!launches("output_lora", args, {&output, 1}, scratch, parts)) return;
+    if (takes_split(args)) return cuda::multiply_fp8_split(args, parts, *launches_);
     if (takes_few(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_few(args, *launches_);
     cuda::multiply_fp8(args, scratch, *launches_);
   }
@@ -350,11 +358,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
-    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged)};
-    plan.shared_first = features_.overlap || plan.staged;
+    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
+    plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
-    const cuda::ExpertSizes room = recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged) : plan;
+    const cuda::ExpertSizes room =
+        recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;
     plan.token = pair_token_.get<int32_t>(room.pairs);
     plan.weight = pair_weight_.get<float>(room.pairs);
     plan.pair_of = pair_of_.get<int32_t>(room.pairs);
@@ -443,6 +452,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
     return features_.few_rows && cuda::takes_few_products(args, format);
   }
+  bool takes_split(const cuda::ProductArgs& args) const { return features_.split && cuda::takes_split_products(args); }
+  float* split_room(const cuda::ProductArgs& args) {
+    return features_.split ? split_parts_.get<float>(cuda::split_parts(args)) : nullptr;
+  }
   static cuda::ProductArgs bf16_product(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
     args.x = x;
@@ -469,10 +482,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     return cuda::segment_count(w.in);
   }
 
-  bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch) {
+  bool launches(const char* what, const cuda::ProductArgs& args, std::span<const LinearOutput> outputs, const bf16* scratch,
+                const float* parts) {
     bool all = true;
     for (const LinearOutput& output : outputs)
-      all = recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch) && all;
+      all =
+          recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch, parts) && all;
     return all;
   }
 
@@ -516,7 +531,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Recorder recorder_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
-  cuda::Scratch mix_, quantized_, logits_, draft_inputs_;
+  cuda::Scratch mix_, quantized_, split_parts_, logits_, draft_inputs_;
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;

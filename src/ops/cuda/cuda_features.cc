@@ -17,7 +17,9 @@ constexpr Feature kFeatures[] = {
     {"wide-attention", &CudaFeatures::wide_attention},
     {"wide-index", &CudaFeatures::wide_index},
     {"staged", &CudaFeatures::staged},
+    {"streamed", &CudaFeatures::streamed},
     {"few-rows", &CudaFeatures::few_rows},
+    {"split", &CudaFeatures::split},
     {"engram-ahead", &CudaFeatures::engram_ahead},
 };
 

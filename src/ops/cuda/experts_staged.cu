@@ -20,19 +20,18 @@ struct ExpertItem : StagedItem {
   int panel = 0;  // of the weight rows
 };
 
-// Items: panels of a tile one after the other, tile after tile. Those that are at work together share inputs. kMixed: the shared
-// expert's tiles, too.
-template <WeightFormat kWeights, bool kMixed>
+// Items: panels of a tile one after the other, tile after tile. Those that are at work together share inputs. FP8: the shared
+// expert.
+template <WeightFormat kWeights>
 struct ExpertWork {
   using Item = ExpertItem;
   static constexpr WeightFormat kFormat = kWeights;
-  static constexpr bool kShared = kMixed;
+  static constexpr bool kFp8 = kWeights == WeightFormat::kFp8;
   static constexpr bool kInterleaved = true;
 
   const ExpertWeights* routed;
   const SharedExpert& shared;
   const ExpertPlan& plan;
-  int expert_count;
   int panels;
   int columns;
   int first_tile;
@@ -44,8 +43,7 @@ struct ExpertWork {
     const ExpertPlan::Tile tile = plan.tiles[at];
     item.count = tile.count;
     item.columns = columns;
-    item.fp8 = kMixed ? tile.expert == expert_count : kWeights == WeightFormat::kFp8;
-    item.weights = routed + (item.fp8 ? 0 : tile.expert);
+    item.weights = routed + (kFp8 ? 0 : tile.expert);
     item.first = tile.first;
     item.panel = number % panels;
     return tile.count > 0;  // those behind have none either
@@ -53,71 +51,92 @@ struct ExpertWork {
 };
 
 // Half of a block's rows are of w1, the other half of w3.
-template <WeightFormat kWeights, bool kMixed>
-struct HiddenWork : ExpertWork<kWeights, kMixed> {
-  using Base = ExpertWork<kWeights, kMixed>;
-  using Base::plan, Base::shared;
+template <WeightFormat kWeights>
+struct HiddenWork : ExpertWork<kWeights> {
+  using Base = ExpertWork<kWeights>;
+  using Base::kFp8, Base::plan, Base::shared;
   float limit;
 
   __device__ StagedRows half(const ExpertItem& item, int h) const {
     const WeightView w =
-        item.fp8 ? device_view(h == 0 ? shared.w1 : shared.w3) : device_view(h == 0 ? item.weights->w1 : item.weights->w3);
-    return {w, item.fp8, static_cast<int64_t>(item.panel) * kStagedHalf, w.out - 1};
+        kFp8 ? device_view(h == 0 ? shared.w1 : shared.w3) : device_view(h == 0 ? item.weights->w1 : item.weights->w3);
+    return {w, kFp8, static_cast<int64_t>(item.panel) * kStagedHalf, w.out - 1};
   }
-  __device__ const bf16* input(const ExpertItem& item, int i) const {
-    return plan.input + (item.fp8 ? plan.input_values / 2 : 0) +
-           static_cast<int64_t>(plan.token[item.first + i]) * plan.input_columns;
+  __device__ const bf16* inputs(const ExpertItem& /*item*/) const { return plan.input + (kFp8 ? plan.input_values / 2 : 0); }
+  __device__ int64_t input(const ExpertItem& item, int i) const {
+    return static_cast<int64_t>(plan.token[item.first + i]) * plan.input_columns;
   }
-  // A warp takes whole inputs: 128 columns of the second product, which are put in its order in place of the gates.
-  template <int kTiles>
-  __device__ void finish(const ExpertItem& item, const Staged& s) const {
-    constexpr int kWarps = kStagedGroups<kTiles> * kWarpgroup / kWarp;
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  // Eight lanes take an input: 64 columns of the second product, two groups that share a scale, eight columns each lane. They are
+  // put in the order of that product in place of the gates.
+  __device__ void finish(const ExpertItem& item, const Staged& s, int group) const {
+    constexpr int kLanes = kStagedGroupRows / 8;
+    const int lane = staged::thread() % kLanes;
+    const auto column = static_cast<uint32_t>(group * kStagedGroupRows + lane * 8);  // of the panel's
     const int64_t first_row = static_cast<int64_t>(item.panel) * kStagedHalf;
-    for (int i = static_cast<int>(threadIdx.x) / kWarp; i < item.count; i += kWarps) {
-      bf16* gate = s.outputs(0) + i * kStagedOutStride;
-      const bf16* value = s.outputs(1) + i * kStagedOutStride;
-      const float weight = plan.weight[item.first + i];
-      bf16 h[kStagedHalf / kWarp];
+    const bool inside = first_row + column < shared.w1.out;
+    for (int i = staged::thread() / kLanes; i < staged_inputs(item.count); i += kWarpgroup / kLanes) {
+      const bool there = i < item.count;
+      const float weight = there ? plan.weight[item.first + i] : 0.0f;
+      bf16* own = s.outputs(group) + i * kStagedOutStride;
+      float h[8];
+      gate_eight(reinterpret_cast<const uint4*>(own)[lane], reinterpret_cast<const uint4*>(own + kStagedGroupRows)[lane], limit,
+                 weight, h);
+      float amax = 0;
 #pragma unroll
-      for (int k = 0; k < kStagedHalf / kWarp; ++k) {
-        const int at = k * kWarp + lane;
-        const float v = hidden_value(widen(gate[at]), widen(value[at]), limit, weight);
-        h[k] = narrow(first_row + k * kWarp < shared.w1.out ? v : 0.0f);
+      for (float& v : h) {
+        v = inside ? v : 0.0f;
+        amax = fmaxf(amax, fabsf(v));
       }
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));  // four lanes are a group
+      round_to_fp8(h, amax);
       __syncwarp();
 #pragma unroll
-      for (int k = 0; k < kStagedHalf / kWarp; ++k) {
-        const auto column = static_cast<uint32_t>(k * kWarp + lane);
-        const PairPlace p = pair_place(item.fp8, column / 8 * 8, column % 4);
-        gate[p.block * 64 + p.piece * 8 + p.word * 2 + column % 8 / 4] = h[k];
+      for (uint32_t pair = 0; pair < 4; ++pair)
+        reinterpret_cast<uint32_t*>(own)[place(column, pair)] = narrow_pair(h[pair], h[pair + 4]);
+      __syncwarp();
+      if (there) {
+        store(plan.hidden + static_cast<int64_t>(item.first + i) * plan.hidden_columns + first_row, group, lane,
+              reinterpret_cast<const uint4*>(own)[lane]);
       }
       __syncwarp();
-      if (lane < kStagedHalf / 8) {
-        *reinterpret_cast<uint4*>(plan.hidden + static_cast<int64_t>(item.first + i) * plan.hidden_columns + first_row +
-                                  lane * 8) = *reinterpret_cast<const uint4*>(gate + lane * 8);
-      }
+    }
+  }
+
+ private:
+  // The 64 columns are eight pieces of 16 bytes, or, as a piece is of 16 columns out of 128, halves of sixteen.
+  static __device__ uint32_t place(uint32_t column, uint32_t pair) {
+    const PairPlace p = pair_place(kFp8, column, pair);
+    return kFp8 ? p.piece * 4 + p.word : (p.block * 8 + p.piece) * 2 + p.word % 2;
+  }
+  // The lane's four words of them, in a row of the second product's inputs.
+  static __device__ void store(bf16* to, int group, int lane, const uint4& v) {
+    if constexpr (kFp8) {
+      reinterpret_cast<uint4*>(to + group * kStagedGroupRows)[lane] = v;
+    } else {
+      reinterpret_cast<uint2*>(to)[lane * 4 + group] = make_uint2(v.x, v.y);
+      reinterpret_cast<uint2*>(to)[lane * 4 + 2 + group] = make_uint2(v.z, v.w);
     }
   }
 };
 
-template <WeightFormat kWeights, bool kMixed>
-struct OutputWork : ExpertWork<kWeights, kMixed> {
-  using Base = ExpertWork<kWeights, kMixed>;
-  using Base::plan, Base::shared;
+template <WeightFormat kWeights>
+struct OutputWork : ExpertWork<kWeights> {
+  using Base = ExpertWork<kWeights>;
+  using Base::kFp8, Base::plan, Base::shared;
 
   __device__ StagedRows half(const ExpertItem& item, int h) const {
-    const WeightView w = item.fp8 ? device_view(shared.w2) : device_view(item.weights->w2);
-    return {w, item.fp8, static_cast<int64_t>(item.panel) * kStagedRows + h * kStagedHalf, w.out - 1};
+    const WeightView w = kFp8 ? device_view(shared.w2) : device_view(item.weights->w2);
+    return {w, kFp8, static_cast<int64_t>(item.panel) * kStagedRows + h * kStagedHalf, w.out - 1};
   }
-  __device__ const bf16* input(const ExpertItem& item, int i) const {
-    return plan.hidden + static_cast<int64_t>(item.first + i) * plan.hidden_columns;
+  __device__ const bf16* inputs(const ExpertItem& item) const {
+    return plan.hidden + static_cast<int64_t>(item.first) * plan.hidden_columns;
   }
-  template <int kTiles>
-  __device__ void finish(const ExpertItem& item, const Staged& s) const {
+  __device__ int64_t input(const ExpertItem& /*item*/, int i) const { return i * plan.hidden_columns; }
+  __device__ void finish(const ExpertItem& item, const Staged& s, int group) const {
     const int64_t out = shared.w2.out;
-    store_staged<kTiles>(s, static_cast<int64_t>(item.panel) * kStagedRows, out - 1, item.count,
-                         [&](int i) { return plan.output + static_cast<int64_t>(item.first + i) * out; });
+    store_staged(s, group, static_cast<int64_t>(item.panel) * kStagedRows, out - 1, item.count,
+                 [&](int i) { return plan.output + static_cast<int64_t>(item.first + i) * out; });
   }
 };
 
@@ -128,73 +147,66 @@ struct TileRange {
 };
 
 // Grid: as many blocks as run at a time; each takes every so many-th item.
-template <WeightFormat kWeights, bool kMixed, int kTiles>
-__global__ void __launch_bounds__(kStagedThreads<kTiles>, 1)
-    hidden_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count, float limit,
+template <WeightFormat kWeights>
+__global__ void __launch_bounds__(kStagedThreads, 1)
+    hidden_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, float limit,
                          const __grid_constant__ ExpertPlan plan, const __grid_constant__ StagedLayout layout, TileRange tiles) {
   take_turn();
   const auto panels = static_cast<int>((shared.w1.out + kStagedHalf - 1) / kStagedHalf);
-  const HiddenWork<kWeights, kMixed> work{
-      {routed, shared, plan, expert_count, panels, static_cast<int>(shared.w1.in), tiles.first, tiles.first + tiles.count - 1},
-      limit};
-  run_staged<kTiles>(layout, work);
+  const HiddenWork<kWeights> work{
+      {routed, shared, plan, panels, static_cast<int>(shared.w1.in), tiles.first, tiles.first + tiles.count - 1}, limit};
+  run_staged(layout, work);
 }
 
-template <WeightFormat kWeights, bool kMixed, int kTiles>
-__global__ void __launch_bounds__(kStagedThreads<kTiles>, 1)
-    output_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, int expert_count,
+template <WeightFormat kWeights>
+__global__ void __launch_bounds__(kStagedThreads, 1)
+    output_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared,
                          const __grid_constant__ ExpertPlan plan, const __grid_constant__ StagedLayout layout, TileRange tiles) {
   take_turn();
   const auto panels = static_cast<int>((shared.w2.out + kStagedRows - 1) / kStagedRows);
-  const OutputWork<kWeights, kMixed> work{
-      {routed, shared, plan, expert_count, panels, static_cast<int>(shared.w2.in), tiles.first, tiles.first + tiles.count - 1}};
-  run_staged<kTiles>(layout, work);
+  const OutputWork<kWeights> work{
+      {routed, shared, plan, panels, static_cast<int>(shared.w2.in), tiles.first, tiles.first + tiles.count - 1}};
+  run_staged(layout, work);
 }
 
 class Launcher {
  public:
   Launcher(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream)
       : shared_{args.shared_w1, args.shared_w2, args.shared_w3},
-        experts_(static_cast<int>(args.routed.size())),
         limit_(args.swiglu_limit),
         routed_(routed),
         plan_(plan),
         layout_(staged_layout(plan.tile_inputs)),
         stream_(stream) {}
 
+  // One kernel for both formats would need more registers than there are.
   template <WeightFormat kRouted>
   void run() {
     const auto shared_tiles = static_cast<int>(plan_.shared_tiles);
-    const auto tiles = static_cast<int>(plan_.tile_count);
-    if (plan_.tile_inputs <= kMostFewInputs) {
-      hidden<kRouted, true, 1>({0, tiles});
-      output<kRouted, true, 1>({0, tiles});
-      return;
-    }
-    // One kernel for both formats would need more registers than there are.
-    hidden<WeightFormat::kFp8, false, 2>({0, shared_tiles});
-    hidden<kRouted, false, 2>({shared_tiles, tiles - shared_tiles});
-    output<WeightFormat::kFp8, false, 2>({0, shared_tiles});
-    output<kRouted, false, 2>({shared_tiles, tiles - shared_tiles});
+    const TileRange shared{0, shared_tiles};
+    const TileRange routed{shared_tiles, static_cast<int>(plan_.tile_count) - shared_tiles};
+    hidden<WeightFormat::kFp8>(shared);
+    hidden<kRouted>(routed);
+    output<WeightFormat::kFp8>(shared);
+    output<kRouted>(routed);
   }
 
  private:
   static unsigned blocks(int64_t out, int64_t rows, int tiles) {
     return static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, (out + rows - 1) / rows * tiles));
   }
-  template <WeightFormat kWeights, bool kMixed, int kTiles>
+  template <WeightFormat kWeights>
   void hidden(const TileRange& tiles) {
-    stream_.launch(hidden_staged_kernel<kWeights, kMixed, kTiles>, blocks(shared_.w1.out, kStagedHalf, tiles.count),
-                   kStagedThreads<kTiles>, layout_.bytes, routed_, shared_, experts_, limit_, plan_, layout_, tiles);
+    stream_.launch(hidden_staged_kernel<kWeights>, blocks(shared_.w1.out, kStagedHalf, tiles.count), kStagedThreads,
+                   layout_.bytes, routed_, shared_, limit_, plan_, layout_, tiles);
   }
-  template <WeightFormat kWeights, bool kMixed, int kTiles>
+  template <WeightFormat kWeights>
   void output(const TileRange& tiles) {
-    stream_.launch(output_staged_kernel<kWeights, kMixed, kTiles>, blocks(shared_.w2.out, kStagedRows, tiles.count),
-                   kStagedThreads<kTiles>, layout_.bytes, routed_, shared_, experts_, plan_, layout_, tiles);
+    stream_.launch(output_staged_kernel<kWeights>, blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads,
+                   layout_.bytes, routed_, shared_, plan_, layout_, tiles);
   }
 
   SharedExpert shared_;
-  int experts_;
   float limit_;
   const ExpertWeights* routed_;
   const ExpertPlan& plan_;

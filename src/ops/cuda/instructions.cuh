@@ -33,9 +33,24 @@ __device__ inline void copy_async(uint32_t shared, const void* from, int bytes) 
 __device__ inline void copy_weights_async(uint32_t shared, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
 }
-/// 4 bytes at multiples of 4.
+/// 16 bytes, if `there`; otherwise what is in shared memory stays.
+__device__ inline void copy_async_if(bool there, uint32_t shared, const void* from) {
+  asm volatile(
+      "{\n.reg .pred there;\nsetp.ne.b32 there, %2, 0;\n@there cp.async.cg.shared.global [%0], [%1], 16;\n}" ::"r"(shared),
+      "l"(from), "r"(static_cast<int>(there))
+      : "memory");
+}
+/// 4 bytes at multiples of 4; of the second kind the first `bytes` are read, and the others are zeros.
 __device__ inline void copy_word_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+}
+/// 8 bytes at multiples of 8.
+__device__ inline void copy_two_words_async(uint32_t shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
+}
+/// The first `bytes` of the four, then zeros.
+__device__ inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -97,6 +112,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p)
                : "memory");
 }
 
+/// 1 / x within a unit of the last place, for normal numbers.
+__device__ inline float reciprocal_approx(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
 __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   uint32_t r;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));

@@ -60,4 +60,12 @@ void multiply_fp8_few(const ProductArgs& args, LaunchStream& stream);
 /// `apart`: y, fp32, is [segments, rows, out]; who reads it adds the segments in ascending order.
 void multiply_bf16_few(const ProductArgs& args, bool apart, LaunchStream& stream);
 
+// products_split.cu: the same bits for steps of some rows, by blocks that have a segment of the columns each.
+/// Whether they are taken: they are faster than the others.
+bool takes_split_products(const ProductArgs& args);
+/// Floats for `parts` of steps of args.rows rows or fewer; 0: none of them are taken.
+int64_t split_parts(const ProductArgs& args);
+void multiply_fp8_quantized_split(const ProductArgs& args, bf16* scratch, float* parts, LaunchStream& stream);
+void multiply_fp8_split(const ProductArgs& args, float* parts, LaunchStream& stream);
+
 }  // namespace deepinfer::cuda

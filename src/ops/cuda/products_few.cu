@@ -4,6 +4,7 @@
 // and segments.cuh.
 
 #include "ops/cuda/cuda_check.h"
+#include "ops/cuda/half_panels.cuh"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/product_outputs.cuh"
 #include "ops/cuda/segments.cuh"
@@ -12,75 +13,8 @@ namespace deepinfer::cuda {
 namespace {
 
 constexpr int kMostQuantized = 2;  // rows that warps quantise themselves
-constexpr int kSmallRows = 16;     // of a small matrix's panel
 constexpr int kSmallWarps = 16;    // of a block, alone on its multiprocessor
 constexpr int kLargeWarps = 8;     // of a block, two at once
-
-// One chunk of columns of the lane's rows g and g + 8.
-struct HalfChunk {
-  uint4 rows[2];
-  uint32_t scales;  // two bytes
-};
-
-template <WeightFormat kFormat>
-__device__ void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk& chunk) {
-  static_assert(kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kBf16);
-  const int own_column = column + lane % 4 * (chunk_columns(kFormat) / 4);
-  const bool inside = own_column < panel.columns;
-  // Columns that do not exist: others of the row, so that no load has a condition.
-  const int64_t at = !inside ? -(lane % 4 * 16) : kFormat == WeightFormat::kFp8 ? column : column * 2;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    chunk.rows[i] = load_once(panel.values + (i == 0 ? 0 : panel.value_step[0]) + at);
-    if (kFormat == WeightFormat::kBf16 && !inside) chunk.rows[i] = make_uint4(0, 0, 0, 0);
-  }
-  if constexpr (kFormat == WeightFormat::kFp8) {
-    const uint8_t* scales = panel.scales + (inside ? own_column / kScaleGroup : 0);
-    const uint32_t first = __ldg(scales);
-    const uint32_t second = panel.scale_step[0] == 0 ? first : __ldg(scales + panel.scale_step[0]);
-    chunk.scales = inside ? first | second << 8 : 127u | 127u << 8;
-  }
-}
-
-template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
-__device__ void add_scaled(const HalfChunk& chunk, const Inputs& inputs, float (&c)[kTiles][4]) {
-  constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : 1;
-  uint32_t scale[2] = {}, excess[2] = {};
-  if constexpr (kFormat == WeightFormat::kFp8) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t byte = chunk.scales >> 8 * i & 255;
-      scale[i] = kWide ? scale_pair(byte, kFp8Bias) : ((byte + kFp8Bias) << 7) * 0x10001u;
-      if (kWide) excess[i] = excess_pair(byte, kFp8Bias);
-    }
-  }
-#pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) {
-    uint32_t w[2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) widen_words<kFormat, kInterleaved, kWide>(chunk.rows[i], pair, scale[i], excess[i], w[i]);
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const uint4 x = inputs(tile, pair);
-      const uint32_t a0[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
-      const uint32_t a1[4] = {w[0][2], w[1][2], w[0][3], w[1][3]};
-      mma(c[tile], a0, x.x, x.y);
-      mma(c[tile], a1, x.z, x.w);
-    }
-  }
-}
-
-// As multiply_chunk of fragments.cuh: scales that need two factors have a path of their own.
-template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
-__device__ void add_half(const HalfChunk& chunk, const Inputs& inputs, float (&c)[kTiles][4]) {
-  if constexpr (kFormat == WeightFormat::kFp8) {
-    if (__any_sync(0xffffffffu, max(chunk.scales & 255, chunk.scales >> 8) > kMostScale<kFormat>)) {
-      add_scaled<kFormat, kInterleaved, true, kTiles>(chunk, inputs, c);
-      return;
-    }
-  }
-  add_scaled<kFormat, kInterleaved, false, kTiles>(chunk, inputs, c);
-}
 
 // A segment of `rows` rows, quantised and interleaved, 16 columns a lane; two lanes have a group of scales. For the whole warp.
 __device__ void quantize_segment(const bf16* x, int64_t stride, int rows, int first, int columns, bf16* to) {
@@ -124,11 +58,11 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   static_assert(kChunks % kAhead == 0);
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());
   int64_t panel_number = blockIdx.x;
-  const int which = find_output(args, kSmallRows, panel_number);
+  const int which = find_output(args, kHalfPanelRows, panel_number);
   const WeightView& w = args.outputs[which].weight;
   const int64_t group = blockIdx.z;
   const int64_t group_rows = w.out / args.groups;
-  const int64_t first_row = group * group_rows + panel_number * kSmallRows;
+  const int64_t first_row = group * group_rows + panel_number * kHalfPanelRows;
   const int64_t last_row = (group + 1) * group_rows - 1;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -140,7 +74,7 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   const int own_segments = apart ? 1 : segments;  // of the block
   const int first_segment = apart ? static_cast<int>(blockIdx.y) : warp;
   const WeightPanel<kFormat> panel(w, first_row, last_row, lane);
-  HalfChunk chunks[kAhead];
+  HalfChunk<1> chunks[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_half<kFormat>(panel, first_segment * kSegment + i * kChunk, lane, chunks[i]);
   wait_for_earlier();
@@ -162,7 +96,7 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
           if (r >= rows || at >= columns) return make_uint4(0, 0, 0, 0);
           return load_again((kQuantize ? quantized + r * kSegment - first : x + r * args.x_stride) + at + pair * 8);
         };
-        add_half<kFormat, kInterleaved, kTiles>(chunks[i % kAhead], inputs, c);
+        add_half<kFormat, kInterleaved>(chunks[i % kAhead], at < columns, inputs, c);
       }
       if (i + kAhead < kChunks) {
         load_half<kFormat>(panel, column + kAhead * kChunk, lane, chunks[i % kAhead]);
@@ -179,9 +113,9 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   }
   __syncthreads();
   const int64_t out = apart ? blockIdx.y * args.rows * w.out : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kSmallRows; i += static_cast<int>(blockDim.x)) {
-    const int input = i / kSmallRows;
-    const int row = i % kSmallRows;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kHalfPanelRows; i += static_cast<int>(blockDim.x)) {
+    const int input = i / kHalfPanelRows;
+    const int row = i % kHalfPanelRows;
     if (first_row + row > last_row) continue;
     store_product(args, which, out + input * w.out + first_row + row,
                   sum_parts(parts, own_segments, kTiles * 8 * kPartStride, input, row));
@@ -245,7 +179,7 @@ int64_t segments_of(const ProductArgs& args) { return segment_count(args.outputs
 bool is_small(const ProductArgs& args) {
   constexpr int64_t kMultiprocessors = 132;
   const int64_t at_once = kSmallWarps / segment_warps(segments_of(args), kSmallWarps);
-  return panels_of(args, kSmallRows) * args.groups <= kMultiprocessors * at_once;
+  return panels_of(args, kHalfPanelRows) * args.groups <= kMultiprocessors * at_once;
 }
 
 size_t shared_bytes(int64_t segments, int tiles, int64_t quantizing_warps) {
@@ -257,7 +191,7 @@ template <WeightFormat kFormat, bool kInterleaved, bool kQuantize, int kTiles>
 void launch_small(const ProductArgs& args, bool apart, LaunchStream& stream) {
   const int64_t segments = segments_of(args);
   const int64_t warps = apart ? 1 : segment_warps(segments, kSmallWarps);
-  const dim3 grid(static_cast<unsigned>(panels_of(args, kSmallRows)), apart ? static_cast<unsigned>(segments) : 1,
+  const dim3 grid(static_cast<unsigned>(panels_of(args, kHalfPanelRows)), apart ? static_cast<unsigned>(segments) : 1,
                   static_cast<unsigned>(args.groups));
   stream.launch(small_kernel<kFormat, kInterleaved, kQuantize, kTiles>, grid, static_cast<unsigned>(warps * kWarp),
                 shared_bytes(apart ? 1 : segments, kTiles, kQuantize ? warps : 0), args, apart);

@@ -24,7 +24,6 @@ template <bool kQuantized>
 struct ProductWork {
   using Item = ProductItem;
   static constexpr WeightFormat kFormat = WeightFormat::kFp8;
-  static constexpr bool kShared = false;
   static constexpr bool kInterleaved = kQuantized;
 
   const ProductArgs& args;
@@ -55,47 +54,39 @@ struct ProductWork {
   __device__ StagedRows half(const Item& item, int h) const {
     return {args.outputs[item.which].weight, true, item.first_row + h * kStagedHalf, item.last_row};
   }
-  __device__ const bf16* input(const Item& item, int i) const {
-    return args.x + (item.input + i) * args.x_stride + item.part * args.x_group;
-  }
-  template <int kTiles>
-  __device__ void finish(const Item& item, const Staged& s) const {
+  __device__ const bf16* inputs(const Item& item) const { return args.x + item.input * args.x_stride + item.part * args.x_group; }
+  __device__ int64_t input(const Item& /*item*/, int i) const { return i * args.x_stride; }
+  __device__ void finish(const Item& item, const Staged& s, int group) const {
     const int64_t out = args.outputs[item.which].weight.out;
     auto* y = static_cast<bf16*>(args.outputs[item.which].y) + item.input * out;
-    store_staged<kTiles>(s, item.first_row, item.last_row, item.count, [&](int i) { return y + i * out; });
+    store_staged(s, group, item.first_row, item.last_row, item.count, [&](int i) { return y + i * out; });
   }
 };
 
 // Grid: as many blocks as run at a time; each takes every so many-th item.
-template <bool kQuantized, int kTiles>
-__global__ void __launch_bounds__(kStagedThreads<kTiles>, 1)
+template <bool kQuantized>
+__global__ void __launch_bounds__(kStagedThreads, 1)
     product_staged_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ StagedProduct cut,
                           const __grid_constant__ StagedLayout layout) {
   take_turn();
-  run_staged<kTiles>(layout, ProductWork<kQuantized>{args, cut});
-}
-
-template <bool kQuantized, int kTiles>
-void launch(const ProductArgs& args, const StagedProduct& cut, LaunchStream& stream) {
-  const StagedLayout layout = staged_layout(cut.inputs);
-  const int64_t items = int64_t{cut.panels} * cut.row_blocks * args.groups;
-  stream.launch(product_staged_kernel<kQuantized, kTiles>, static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, items)),
-                kStagedThreads<kTiles>, layout.bytes, args, cut, layout);
+  run_staged(layout, ProductWork<kQuantized>{args, cut});
 }
 
 template <bool kQuantized>
-void launch_tiles(const ProductArgs& args, const StagedProduct& cut, LaunchStream& stream) {
-  if (cut.inputs <= kMostFewInputs) return launch<kQuantized, 1>(args, cut, stream);
-  launch<kQuantized, 2>(args, cut, stream);
+void launch(const ProductArgs& args, const StagedProduct& cut, LaunchStream& stream) {
+  const StagedLayout layout = staged_layout(cut.inputs);
+  const int64_t items = int64_t{cut.panels} * cut.row_blocks * args.groups;
+  stream.launch(product_staged_kernel<kQuantized>, static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, items)),
+                kStagedThreads, layout.bytes, args, cut, layout);
 }
 
 }  // namespace
 
 // Multiplying a tile takes time in proportion to its inputs, but no less than widening the weights, which is that of kWiden
-// inputs; an item has a beginning and an end on top of it.
+// inputs; an item has a beginning and an end on top of it. With fewer than kItems items too many multiprocessors would be idle.
 StagedProduct staged_product(const ProductArgs& args) {
-  constexpr int64_t kRows = 8;
-  constexpr int64_t kItems = 60;
+  constexpr int64_t kRows = 16;
+  constexpr int64_t kItems = 100;
   constexpr int64_t kWiden = 75;
   constexpr int64_t kEnds = 8;
   StagedProduct cut;
@@ -103,7 +94,7 @@ StagedProduct staged_product(const ProductArgs& args) {
   for (int i = 0; i < args.output_count; ++i)
     cut.panels += static_cast<int>((args.outputs[i].weight.out / args.groups + kStagedRows - 1) / kStagedRows);
   int64_t best = INT64_MAX;
-  for (const int inputs : {16, 32, 64, 96, 128}) {
+  for (int inputs = 32; inputs <= kMostStagedInputs; inputs = staged_inputs(inputs + 1)) {
     const int64_t blocks = (args.rows + inputs - 1) / inputs;
     const int64_t items = blocks * cut.panels * args.groups;
     const int64_t cost = (items + kMultiprocessors - 1) / kMultiprocessors * (std::max<int64_t>(inputs, kWiden) + kEnds);
@@ -118,8 +109,8 @@ StagedProduct staged_product(const ProductArgs& args) {
 }
 
 void multiply_fp8_staged(const ProductArgs& args, const StagedProduct& cut, bool quantized, LaunchStream& stream) {
-  if (quantized) return launch_tiles<true>(args, cut, stream);
-  launch_tiles<false>(args, cut, stream);
+  if (quantized) return launch<true>(args, cut, stream);
+  launch<false>(args, cut, stream);
 }
 
 }  // namespace deepinfer::cuda

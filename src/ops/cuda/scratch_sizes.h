@@ -25,6 +25,16 @@ inline constexpr int64_t kFewQueries = 8;  ///< those of attention: from 16 on t
 
 inline constexpr int64_t kSegmentColumns = 512;  ///< of a chain of a product
 inline int64_t segment_count(int64_t columns) { return (columns + kSegmentColumns - 1) / kSegmentColumns; }
+
+/// Steps that products_split.cu is for (feature split), and a product cut as it does it: `parts` of 16 weight rows times a
+/// segment.
+inline constexpr int64_t kMostSplitRows = 256;
+inline constexpr int64_t kMostSplitFloats = int64_t{8} << 20;  ///< sums of all segments at a time
+/// Input rows of a launch, a multiple of 64; 0: the sums of 64 have no room.
+int64_t split_pass_rows(int64_t parts);
+/// Floats of a step of `rows` rows or fewer, in launches of split_pass_rows.
+int64_t split_scratch(int64_t rows, int64_t parts);
+
 /// Floats of the router: logits, or of few rows the sums of every segment.
 inline int64_t route_scratch(int64_t rows, int64_t experts, int64_t hidden) {
   const int64_t few = rows < kFewRows ? rows : kFewRows;
@@ -54,6 +64,7 @@ struct ExpertSizes {
   int tile_inputs = 8;       ///< pairs of a tile at most
   bool wide = false;         ///< warpgroups multiply: inputs are in the orders of wide.cuh
   bool staged = false;       ///< and weights come by shared memory (staged.cuh); tiles of an expert are of equal sizes
+  bool streamed = false;     ///< warps multiply panels by tiles of up to 16, each with a ring of its own (streamed.cuh)
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
   int64_t input_values = 0;  ///< quantised inputs, and if wide those of the shared expert behind them
@@ -64,9 +75,12 @@ struct ExpertSizes {
 int staged_tile_inputs(const ExpertShape& shape, int64_t rows);
 /// Of those kernels, with any `tile_inputs` that staged_layout.h has.
 ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs);
-/// `staged`: with them where there is work enough (CudaFeatures::staged).
-ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false);
+/// Of the streamed kernels (streamed.cuh).
+ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows);
+/// `staged`: with them where there is work enough (CudaFeatures::staged). `streamed`: with those where experts have a few tokens
+/// each (CudaFeatures::streamed), before staged ones.
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false);
 /// The largest of each size over steps of 1 to `rows` rows: fewer rows may have more tiles. What is no amount is that of `rows`.
-ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false);
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false);
 
 }  // namespace deepinfer::cuda

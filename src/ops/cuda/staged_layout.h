@@ -19,18 +19,14 @@ inline constexpr int kStagedOutStride = kStagedHalf + 8;  ///< bf16, of a row of
 inline constexpr int kMostStages = 16;
 inline constexpr uint32_t kMostShared = 227 << 10;  ///< of a block on a Hopper GPU
 
-/// Inputs of a tile at most, of warpgroups that multiply by one tile of 64 rows and of those that multiply by two.
-inline constexpr int kMostFewInputs = 32;
-inline constexpr int kMostManyInputs = 128;
-/// Inputs that `count` are rounded up to: those that there are kernels for. Eight would take as long as sixteen.
-DI_HOST_DEVICE constexpr int staged_inputs(int count) {
-  return count <= 16 ? 16 : count <= 32 ? 32 : count <= 64 ? 64 : count <= 96 ? 96 : 128;
-}
-/// Of the tiles x inputs / 8 quadruples of sums of a thread, those of earlier segments that are kept in registers. The others lie
-/// in shared memory.
-DI_HOST_DEVICE constexpr int kept_sums(int tiles, int inputs) {
-  const int all = tiles * inputs / 8;
-  return inputs <= 64 ? all : inputs <= 96 ? 6 : 2;
+inline constexpr int kMostStagedInputs = 128;  ///< of a tile
+/// Inputs that `count` are rounded up to: those that there are kernels for. Widening the weights takes as long as multiplying
+/// some 60 inputs, so fewer sizes do below.
+DI_HOST_DEVICE constexpr int staged_inputs(int count) { return count <= 32 ? 32 : count <= 64 ? 64 : (count + 15) / 16 * 16; }
+/// Of the inputs / 4 quadruples of sums of a thread, those of earlier segments that are kept in registers. The others lie in
+/// shared memory.
+DI_HOST_DEVICE constexpr int kept_sums(int inputs) {
+  return inputs <= 80 ? inputs / 4 : inputs <= 96 ? 16 : inputs <= 112 ? 10 : 4;
 }
 
 /// Byte offsets from the beginning of shared memory, a multiple of 1024.
@@ -41,9 +37,8 @@ struct StagedLayout {
   uint32_t input_bytes = 0;  ///< of a stage; the first one begins at 0
   uint32_t weights = 0;      ///< stages, then their scales
   uint32_t scales = 0;
-  uint32_t work = 0;  ///< of each half of the rows: sums, then outputs
-  uint32_t half_work = 0;
-  uint32_t rows = 0;      ///< addresses of inputs, twice
+  uint32_t work = 0;  ///< of each warpgroup that multiplies: sums, then outputs
+  uint32_t group_work = 0;
   uint32_t barriers = 0;  ///< four times kMostStages
   uint32_t bytes = 0;
 };
@@ -55,23 +50,20 @@ constexpr StagedLayout staged_layout(int inputs) {
   s.inputs = inputs;
   s.input_bytes = static_cast<uint32_t>(inputs) * kStagedColumns * 2;
   uint32_t sums = 0;
-  if (inputs > kMostFewInputs) {
-    for (int n = 64; n <= inputs; n += 32) {
-      const auto own = static_cast<uint32_t>(2 * n / 8 - kept_sums(2, n)) * 128 * 16;
-      sums = own > sums ? own : sums;
-    }
+  for (int n = 32; n <= inputs; n = staged_inputs(n + 1)) {
+    const auto own = static_cast<uint32_t>(n / 4 - kept_sums(n)) * 128 * 16;
+    sums = own > sums ? own : sums;
   }
   const uint32_t outputs = static_cast<uint32_t>(inputs * kStagedOutStride) * 2;
-  s.half_work = ((sums > outputs ? sums : outputs) + 127) / 128 * 128;
-  const uint32_t rows = static_cast<uint32_t>(inputs) * 2 * 8;
+  s.group_work = ((sums > outputs ? sums : outputs) + 127) / 128 * 128;
   const uint32_t barriers = 4 * kMostStages * 8;
-  const uint32_t room = kMostShared - 2 * s.half_work - rows - barriers;
+  const uint32_t room = kMostShared - 2 * s.group_work - barriers;
   for (int weights = kMostStages / 2; weights > 0; --weights) {
     const uint32_t own = static_cast<uint32_t>(weights) * (kStagedWeights + kStagedScales);
     if (own >= room) continue;
     const int left = static_cast<int>((room - own) / s.input_bytes);
     const int stages = left < 2 * weights ? left : 2 * weights;
-    if (stages < (inputs <= kMostFewInputs ? 2 * weights : weights) || stages < 4) continue;  // few: two of a chunk of weights
+    if (stages < weights || stages < 4) continue;
     s.weight_stages = weights;
     s.input_stages = stages;
     break;
@@ -79,8 +71,7 @@ constexpr StagedLayout staged_layout(int inputs) {
   s.weights = static_cast<uint32_t>(s.input_stages) * s.input_bytes;
   s.scales = s.weights + static_cast<uint32_t>(s.weight_stages) * kStagedWeights;
   s.work = s.scales + static_cast<uint32_t>(s.weight_stages) * kStagedScales;
-  s.rows = s.work + 2 * s.half_work;
-  s.barriers = s.rows + rows;
+  s.barriers = s.work + 2 * s.group_work;
   s.bytes = s.barriers + barriers;
   return s;
 }

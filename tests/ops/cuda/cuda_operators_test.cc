@@ -252,6 +252,12 @@ TEST(CudaRehearsal, TakesArraysOfAnySize) {
   memory.free(to);
 }
 
+const auto setting_name = [](const auto& param) {
+  std::string name = param.param;
+  std::erase_if(name, [](char c) { return std::string_view("-,").find(c) != std::string_view::npos; });
+  return name;
+};
+
 class CudaGraphReplay : public ::testing::TestWithParam<const char*> {};
 
 // A chain of operators that read what the one before wrote and write what it read, with coefficients computed beside them.
@@ -358,13 +364,69 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
-                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "few-rows",
+                         ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "streamed", "few-rows",
                                            "few-rows,overlap", "all"),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           std::erase_if(name, [](char c) { return std::string_view("-,").find(c) != std::string_view::npos; });
-                           return name;
-                         });
+                         setting_name);
+
+class CudaProductReplay : public ::testing::TestWithParam<const char*> {};
+
+// Products that read what the one before wrote, of as many rows as kernels of several launches have.
+TEST_P(CudaProductReplay, GivesTheBitsOfTheCalls) {
+  const auto devices = cuda_devices();
+  if (!devices) GTEST_SKIP() << devices.error().message();
+  auto plain = make_cuda_backend(devices->front().index, {});
+  auto device = make_cuda_backend(devices->front().index, *parse_cuda_features(GetParam()));
+  ASSERT_TRUE(plain && device);
+  testing::Random random(3);
+  constexpr int64_t kRows = 40, kIn = 1088, kInner = 1024, kGroups = 2;
+  DeviceMemory& memory = (*device)->memory();
+  std::vector<void*> all;
+  const auto upload = [&](const std::vector<uint8_t>& host) {
+    auto* data = static_cast<uint8_t*>(all.emplace_back(memory.allocate(static_cast<int64_t>(host.size()))));
+    memory.upload(data, host.data(), static_cast<int64_t>(host.size()));
+    return data;
+  };
+  const auto fp8 = [&](int64_t out, int64_t in) {
+    const testing::Fp8Matrix m(random, out, in);
+    return Fp8Weight{upload(m.values), upload(m.scales), out, in};
+  };
+  const Fp8Weight first = fp8(kInner, kIn), second = fp8(kIn, kInner), third = fp8(kIn, kIn / kGroups);
+  const auto room = [&](int64_t columns) {
+    return static_cast<bf16*>(all.emplace_back(memory.allocate(kRows * columns * int64_t{sizeof(bf16)})));
+  };
+  bf16 *x = room(kIn), *inner = room(kInner), *y = room(kIn);
+  const auto calls = [&](Backend& b) {
+    const LinearOutput to_inner{first, inner}, to_y{second, y};
+    b.linear_fp8(x, kRows, {&to_inner, 1});
+    b.linear_fp8(inner, kRows, {&to_y, 1});
+    b.output_lora(y, kRows, third, kGroups, x);
+  };
+  const auto run = [&](int64_t seed, FunctionRef<void()> once, Backend& b) {
+    testing::Random own(static_cast<uint64_t>(seed));
+    const auto input = testing::activations(own, kRows, kIn);
+    b.memory().upload(x, input.data(), kRows * kIn * int64_t{sizeof(bf16)});
+    for (int turn = 0; turn < 2; ++turn) once();  // the second begins with what the first wrote
+    std::vector<bf16> host(static_cast<size_t>(kRows * kIn));
+    b.memory().download(host.data(), x, kRows * kIn * int64_t{sizeof(bf16)});
+    return host;
+  };
+  calls(**device);  // scratch grows
+  const auto graph = record_cuda_graph(**device, [&] { calls(**device); });
+  for (int64_t seed = 0; seed < 3; ++seed) {  // a download waits for what its own backend was given alone
+    const auto called = run(
+        seed, [&] { calls(**device); }, **device);
+    const auto replayed = run(
+        seed, [&] { graph->replay(); }, **device);
+    const auto want = run(
+        seed, [&] { calls(**plain); }, **plain);
+    EXPECT_TRUE(called == want) << "calls, input " << seed;
+    EXPECT_TRUE(replayed == want) << "graph, input " << seed;
+  }
+  for (void* data : all) memory.free(data);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, CudaProductReplay, ::testing::Values("none", "staged", "split", "split,overlap", "all"),
+                         setting_name);
 
 }  // namespace
 }  // namespace deepinfer

@@ -59,7 +59,44 @@ TEST(ScratchSizes, StagedTilesHoldEveryPair) {
   }
   EXPECT_TRUE(some && none);
   EXPECT_FALSE(expert_sizes(kShapes[0], 1, true).staged);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true).staged);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 512, true).staged);  // few pairs an expert
+  EXPECT_TRUE(expert_sizes(kShapes[0], 1024, true).staged);
+}
+
+// The same of the kernels for experts of a few tokens each, alone and before staged ones.
+TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
+  bool some = false;
+  for (const ExpertShape& shape : kShapes) {
+    for (int64_t rows = 1; rows < 3000; rows += rows < 200 ? 1 : 37) {
+      for (const bool staged : {false, true}) {
+        const ExpertSizes s = expert_sizes(shape, rows, staged, true);
+        some |= s.streamed;
+        EXPECT_FALSE(s.streamed && (s.staged || s.wide));
+        if (!s.streamed) {
+          EXPECT_EQ(s.tile_inputs, expert_sizes(shape, rows, staged).tile_inputs);
+          continue;
+        }
+        EXPECT_LE(rows * shape.topk / shape.experts, s.tile_inputs) << "most experts have two tiles";
+        const int64_t routed = rows * shape.topk;
+        const int64_t used = std::min(shape.experts, routed);
+        EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
+        EXPECT_GE(s.shared_tiles * s.tile_inputs, rows);
+        EXPECT_EQ(s.input_values, rows * shape.hidden);
+        EXPECT_EQ(s.hidden_values, s.pairs * shape.inner);
+      }
+    }
+    const ExpertSizes most = most_expert_sizes(shape, 600, true, true);
+    for (int64_t rows = 1; rows <= 600; ++rows) {
+      const ExpertSizes s = expert_sizes(shape, rows, true, true);
+      EXPECT_TRUE(most.tile_count >= s.tile_count && most.input_values >= s.input_values && most.hidden_values >= s.hidden_values)
+          << rows << " rows";
+    }
+  }
+  EXPECT_TRUE(some);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 1, false, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 512, false, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 2048, true, true).staged);
 }
 
 // A step of fewer rows can have more tiles: room for the largest step alone would grow under way.
@@ -87,6 +124,26 @@ TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
   EXPECT_EQ(mix_slices_of(1, 32), 1);
   EXPECT_EQ(ordered_columns(InputOrder::kLanes, 130), 130);
   EXPECT_EQ(ordered_columns(InputOrder::kWideFp4, 130), 256);
+}
+
+// Launches have room for their sums, and a step of fewer rows wants no more.
+TEST(ScratchSizes, SplitProductsAreCutToTheirRoom) {
+  EXPECT_EQ(split_pass_rows(320 * 16), 64);  // wo_b of the release
+  EXPECT_EQ(split_pass_rows(80 * 10), 640);  // wq_a
+  EXPECT_EQ(split_pass_rows(1600 * 12), 0);  // the Engram's keys and values
+  EXPECT_EQ(split_scratch(17, 320 * 16), 24 * 16 * 320 * 16);
+  for (int64_t parts : {1, 132, 800, 4096, 5120, 8192, 8193, 100'000}) {
+    int64_t most = 0;
+    for (int64_t rows = 1; rows < 600; ++rows) {
+      const int64_t size = split_scratch(rows, parts);
+      EXPECT_GE(size, most) << rows << " rows, " << parts << " parts";
+      EXPECT_LE(size, kMostSplitFloats);
+      EXPECT_GE(size, std::min({rows, kMostSplitRows, split_pass_rows(parts)}) * 16 * parts);
+      most = size;
+    }
+  }
+  EXPECT_GT(split_scratch(1, 8192), 0);
+  EXPECT_EQ(split_scratch(256, 8193), 0);
 }
 
 // A rehearsal asks for the most rows alone, though few rows want the sums of every segment.

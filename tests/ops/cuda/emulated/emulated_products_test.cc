@@ -2,8 +2,11 @@
 // that do not, bitwise, and both against the reference.
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "base/thread_pool.h"
@@ -39,16 +42,39 @@ class Room {
   std::vector<uint8_t> memory_;
 };
 
-/// The reference, but for matrix products of FP8 and FP4.
+/// A copy whose last byte is the last one that may be read: a page that may not follows it.
+class Guarded {
+ public:
+  Guarded(const uint8_t* from, size_t bytes) : bytes_((bytes + kPage - 1) / kPage * kPage + kPage) {
+    memory_ = static_cast<uint8_t*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory_ == MAP_FAILED || ::mprotect(memory_ + bytes_ - kPage, kPage, PROT_NONE) != 0) std::abort();
+    data_ = memory_ + bytes_ - kPage - bytes;
+    std::memcpy(data_, from, bytes);
+  }
+  ~Guarded() { ::munmap(memory_, bytes_); }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  const uint8_t* data() const { return data_; }
+
+ private:
+  static constexpr size_t kPage = 65536;
+  size_t bytes_;
+  uint8_t* memory_;
+  uint8_t* data_;
+};
+
+constexpr int kStreamed = -1;
+
+/// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
-  /// `tile_inputs`: of staged experts; 0: not staged.
+  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones.
   EmulatedProducts(int tile_inputs, bool arranged)
       : WrappedBackend(make_reference_backend(pool())), tile_inputs_(tile_inputs), arranged_(arranged), stream_(nullptr, false) {}
 
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     cuda::ProductArgs args = arguments(x, rows, outputs[0].weight.in);
-    for (const LinearOutput& o : outputs) args.outputs[args.output_count++] = {cuda::view(o.weight), o.y};
+    for (const LinearOutput& o : outputs) args.outputs[args.output_count++] = {cuda::view(guarded(o.weight)), o.y};
     Room<bf16> scratch(cuda::fp8_scratch(rows, 1, outputs[0].weight.in));
     count(args);
     cuda::multiply_fp8_quantized(args, scratch.data(), stream_);
@@ -57,16 +83,19 @@ class EmulatedProducts final : public WrappedBackend {
     cuda::ProductArgs args = arguments(o, rows, groups * wo_a.in);
     args.x_group = wo_a.in;
     args.groups = groups;
-    args.outputs[args.output_count++] = {cuda::view(wo_a), y};
+    args.outputs[args.output_count++] = {cuda::view(guarded(wo_a)), y};
     Room<bf16> scratch(cuda::fp8_scratch(rows, groups, wo_a.in));
     count(args);
     cuda::multiply_fp8(args, scratch.data(), stream_);
   }
-  void experts(const ExpertsArgs& args, int64_t rows) override {
+  void experts(const ExpertsArgs& given, int64_t rows) override {
+    ExpertsArgs args = given;
+    for (Fp8Weight* w : {&args.shared_w1, &args.shared_w2, &args.shared_w3}) *w = guarded(*w);
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, args.shared_w1.in, args.shared_w1.out};
-    cuda::ExpertPlan plan{tile_inputs_ > 0 ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
-                                           : cuda::expert_sizes(shape, rows)};
-    plan.shared_first = plan.staged;
+    cuda::ExpertPlan plan{tile_inputs_ > 0            ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
+                          : tile_inputs_ == kStreamed ? cuda::streamed_expert_sizes(shape, rows)
+                                                      : cuda::expert_sizes(shape, rows)};
+    plan.shared_first = plan.staged || (plan.streamed && !arranged_);
     plan.arranged = arranged_;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
@@ -75,6 +104,9 @@ class EmulatedProducts final : public WrappedBackend {
     plan.token = token.data(), plan.pair_of = pair_of.data(), plan.weight = weight.data(), plan.tiles = tiles.data();
     plan.input = input.data(), plan.hidden = hidden.data(), plan.output = output.data();
     std::vector<ExpertWeights> routed(args.routed.begin(), args.routed.end());
+    for (ExpertWeights& w : routed) {
+      for (Fp4Weight* m : {&w.w1, &w.w2, &w.w3}) m->scales = guarded(m->scales, m->out * m->in / 32);
+    }
     std::vector<std::vector<uint32_t>> arranged;
     if (arranged_) {
       for (ExpertWeights& w : routed) {
@@ -92,6 +124,13 @@ class EmulatedProducts final : public WrappedBackend {
   int staged_calls() const { return staged_calls_; }
 
  private:
+  const uint8_t* guarded(const uint8_t* scales, int64_t bytes) {
+    return guarded_.emplace_back(std::make_unique<Guarded>(scales, static_cast<size_t>(bytes)))->data();
+  }
+  Fp8Weight guarded(Fp8Weight w) {
+    w.scales = guarded(w.scales, (w.out + 31) / 32 * (w.in / 32));
+    return w;
+  }
   static ThreadPool* pool() {
     static ThreadPool one(1);
     return &one;
@@ -111,6 +150,7 @@ class EmulatedProducts final : public WrappedBackend {
   bool arranged_;
   cuda::LaunchStream stream_;
   int staged_calls_ = 0;
+  std::vector<std::unique_ptr<Guarded>> guarded_;
 };
 
 struct ExpertShape {
@@ -123,15 +163,18 @@ struct ExpertShape {
 // Tiles of every size that there are kernels for, some cut in two, experts without any pair; columns that end in the middle of a
 // chunk and of a segment, and rows of scales that begin at any byte.
 constexpr ExpertShape kExpertShapes[] = {
-    {"few_8", 96, 1120, 5, 2, 7, 16},
-    {"few_16", 576, 288, 6, 2, 25, 16},
-    {"few_32", 288, 576, 4, 2, 50, 32},
-    {"many_64", 96, 1152, 3, 2, 90, 64},
-    {"many_96", 1088, 160, 4, 1, 190, 96},
-    {"many_128", 608, 192, 4, 2, 300, 128},
+    {"few_7", 96, 1120, 5, 2, 7, 32},
+    {"few_25", 576, 288, 6, 2, 25, 64},
+    {"tiles_32", 288, 576, 4, 2, 50, 32},
+    {"tiles_64", 96, 1152, 3, 2, 90, 64},
+    {"tiles_80", 1088, 160, 4, 1, 150, 80},
+    {"tiles_96", 1088, 160, 4, 1, 190, 96},
+    {"tiles_112", 544, 544, 3, 1, 210, 112},
+    {"tiles_128", 608, 192, 4, 2, 250, 128},
+    {"odd_scales", 32, 96, 3, 2, 40, 64},
     {"release_width", 96, 2304, 2, 1, 40, 64},
     {"large_scales", 576, 320, 3, 2, 20, 32, 140},
-    {"large_scales_many", 320, 576, 3, 2, 130, 128, 140},
+    {"large_scales_128", 320, 576, 3, 2, 130, 128, 140},
 };
 
 OpCase expert_case(const ExpertShape& d) {
@@ -216,6 +259,43 @@ TEST(StagedExperts, AreCloseToTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
                          [](const auto& param) { return std::string(param.param.name); });
 
+// Panels that are cut off, warps without any, chunks and segments that end early, an odd number of chunks, scales at multiples of
+// 16, of 8 and of nothing, tiles of up to 8 and up to 16 inputs and experts with several.
+constexpr ExpertShape kStreamedShapes[] = {
+    {"one", 96, 160, 3, 1, 1, kStreamed},
+    {"narrow", 32, 32, 4, 2, 5, kStreamed},
+    {"tiles", 576, 288, 6, 2, 25, kStreamed},
+    {"several_tiles", 288, 576, 4, 2, 70, kStreamed},
+    {"whole_segments", 1024, 512, 2, 1, 9, kStreamed},
+    {"eights", 1280, 768, 3, 2, 12, kStreamed},
+    {"release_width", 160, 2304, 2, 1, 20, kStreamed},
+    {"large_scales", 576, 320, 3, 2, 20, kStreamed, 140},
+    {"large_scales_long", 1600, 1056, 3, 2, 30, kStreamed, 140},
+};
+
+class StreamedExpertShapes : public ::testing::TestWithParam<ExpertShape> {};
+
+TEST_P(StreamedExpertShapes, HaveTheBitsOfTheOthers) {
+  const ExpertShape& shape = GetParam();
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts plain(0, false), streamed(kStreamed, false);
+  const Outputs want = run(plain, 0, shape.rows);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(streamed, 0, shape.rows), want, 0, shape.rows));
+  EmulatedProducts arranged(kStreamed, true);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged, 0, shape.rows), want, 0, shape.rows));
+}
+
+TEST(StreamedExperts, AreCloseToTheReference) {
+  const ExpertShape& shape = kStreamedShapes[2];
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts streamed(kStreamed, true);
+  testing::OwnedBackend reference = testing::reference_backend(1);
+  expect_close(run(streamed, 0, shape.rows)[0], run(*reference.backend, 0, shape.rows)[0], shape.rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StreamedExpertShapes, ::testing::ValuesIn(kStreamedShapes),
+                         [](const auto& param) { return std::string(param.param.name); });
+
 struct ProductShape {
   const char* name;
   int64_t in;
@@ -252,10 +332,10 @@ OpCase product_case(const ProductShape& d) {
 }
 
 TEST(StagedProducts, HaveTheBitsOfTheOthers) {
-  for (const ProductShape& shape : {ProductShape{"few", 608, {15300}, 1, 13},
-                                    {"few_groups", 544, {60 * 20}, 60, 29},
-                                    {"many", 96, {5000, 2720}, 1, 131},
-                                    {"many_groups", 1056, {30 * 20}, 30, 150}}) {
+  for (const ProductShape& shape : {ProductShape{"few", 608, {25500}, 1, 17},
+                                    {"few_groups", 544, {100 * 20}, 100, 29},
+                                    {"many", 96, {10000, 2720}, 1, 231},
+                                    {"many_groups", 1056, {50 * 20}, 50, 170}}) {
     SCOPED_TRACE(shape.name);
     const RunRows run = product_case(shape).make();
     EmulatedProducts plain(0, false), staged(128, false);

@@ -26,9 +26,21 @@ inline void copy_async(uint32_t shared, const void* from, int bytes) {
   emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 16)), bytes == 0 ? nullptr : from, 16});
 }
 inline void copy_weights_async(uint32_t shared, const void* from, int bytes) { copy_async(shared, from, bytes); }
+inline void copy_async_if(bool there, uint32_t shared, const void* from) {
+  if (there) copy_async(shared, from, 16);
+}
 inline void copy_word_async(uint32_t shared, const void* from) {
   if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0) std::abort();
   emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, 4});
+}
+inline void copy_two_words_async(uint32_t shared, const void* from) {
+  if (shared % 8 != 0 || reinterpret_cast<uintptr_t>(from) % 8 != 0) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 8)), from, 8});
+}
+inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
+  if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0 || bytes < 1 || bytes > 4) std::abort();
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), nullptr, 4});
+  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, static_cast<uint32_t>(bytes)});
 }
 inline void commit_copies() { emulated::commit_copies(); }
 template <int kPending>
@@ -97,6 +109,8 @@ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
   load_blocks(r, p, [](const auto& value, int l, int i) { return value(l % 4 * 2 + i, l / 4); });
 }
 
+/// One unit of the last place beside the nearest, as it may be.
+inline float reciprocal_approx(float x) { return std::nextafter(1.0f / x, 0.0f); }
 inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return pair_of(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
 }

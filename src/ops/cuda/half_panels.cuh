@@ -1,0 +1,92 @@
+#pragma once
+
+// How a warp multiplies 16 rows of a packed weight matrix, half of what fragments.cuh has: panels are finer, and fewer registers
+// hold as many bytes of a row that are on their way. The chains are the same.
+
+#include "ops/cuda/fragments.cuh"
+
+namespace deepinfer::cuda {
+
+inline constexpr int kHalfPanelRows = 16;
+
+/// One chunk of columns of the lane's rows g and g + 8. kScaleWords: of their scale bytes, in one register, or in two, for which
+/// nothing waits before they are used.
+template <int kScaleWords>
+struct HalfChunk {
+  uint4 rows[2];
+  uint32_t scales[kScaleWords];
+};
+
+/// `column`: first of the chunk. Columns that do not exist are others of the row, so that no load has a condition.
+template <WeightFormat kFormat, int kScaleWords>
+__device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk<kScaleWords>& chunk) {
+  static_assert(kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kBf16);
+  const int own_column = column + lane % 4 * (chunk_columns(kFormat) / 4);
+  const bool inside = own_column < panel.columns;
+  const int64_t at = !inside ? -(lane % 4 * 16) : kFormat == WeightFormat::kFp8 ? column : column * 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    chunk.rows[i] = load_once(panel.values + (i == 0 ? 0 : panel.value_step[0]) + at);
+    if (kFormat == WeightFormat::kBf16 && !inside) chunk.rows[i] = make_uint4(0, 0, 0, 0);
+  }
+  if constexpr (kFormat == WeightFormat::kFp8) {
+    const uint8_t* scales = panel.scales + (inside ? own_column / kScaleGroup : 0);
+    const uint32_t first = __ldg(scales);
+    if constexpr (kScaleWords == 1) {
+      const uint32_t second = panel.scale_step[0] == 0 ? first : __ldg(scales + panel.scale_step[0]);
+      chunk.scales[0] = first | second << 8;
+    } else {
+      chunk.scales[0] = first;
+      chunk.scales[1] = __ldg(scales + panel.scale_step[0]);
+    }
+  }
+}
+
+template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kScaleWords, int kTiles, typename Inputs>
+__device__ inline void add_scaled(const HalfChunk<kScaleWords>& chunk, const uint32_t (&scales)[2], const Inputs& inputs,
+                                  float (&c)[kTiles][4]) {
+  constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : 1;
+  uint32_t scale[2] = {}, excess[2] = {};
+  if constexpr (kFormat == WeightFormat::kFp8) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scale[i] = kWide ? scale_pair(scales[i], kFp8Bias) : ((scales[i] + kFp8Bias) << 7) * 0x10001u;
+      if (kWide) excess[i] = excess_pair(scales[i], kFp8Bias);
+    }
+  }
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint32_t w[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) widen_words<kFormat, kInterleaved, kWide>(chunk.rows[i], pair, scale[i], excess[i], w[i]);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const uint4 x = inputs(tile, pair);
+      const uint32_t a0[4] = {w[0][0], w[1][0], w[0][1], w[1][1]};
+      const uint32_t a1[4] = {w[0][2], w[1][2], w[0][3], w[1][3]};
+      mma(c[tile], a0, x.x, x.y);
+      mma(c[tile], a1, x.z, x.w);
+    }
+  }
+}
+
+/// As multiply_chunk of fragments.cuh: scales that need two factors have a path of their own. `inside`: the lane's columns exist;
+/// else its inputs are zeros. `inputs(tile, pair)`: as in fragments.cuh.
+template <WeightFormat kFormat, bool kInterleaved, int kScaleWords, int kTiles, typename Inputs>
+__device__ inline void add_half(const HalfChunk<kScaleWords>& chunk, bool inside, const Inputs& inputs, float (&c)[kTiles][4]) {
+  uint32_t scales[2] = {};
+  if constexpr (kFormat == WeightFormat::kFp8) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t byte = kScaleWords == 1 ? chunk.scales[0] >> 8 * i & 255 : chunk.scales[kScaleWords - 1 & i];
+      scales[i] = inside ? byte : 127;
+    }
+    if (__any_sync(0xffffffffu, max(scales[0], scales[1]) > kMostScale<kFormat>)) {
+      add_scaled<kFormat, kInterleaved, true>(chunk, scales, inputs, c);
+      return;
+    }
+  }
+  add_scaled<kFormat, kInterleaved, false>(chunk, scales, inputs, c);
+}
+
+}  // namespace deepinfer::cuda

@@ -1,0 +1,253 @@
+// Products of steps of some rows: too many for each panel of weight rows to read all inputs, too few to fill the device with
+// panels that are larger. A block has one segment of the columns: its inputs stay in shared memory while warps bring panels of 16
+// weight rows after each other straight to their registers. So weights are read once for up to 64 rows, and inputs a few times.
+// The sums of the segments go to memory, in practice to the second-level cache, and a second kernel adds them. Chains and order
+// of the sums are those of fragments.cuh and segments.cuh.
+
+#include <algorithm>
+
+#include "ops/cuda/cuda_check.h"
+#include "ops/cuda/half_panels.cuh"
+#include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/product_outputs.cuh"
+#include "ops/cuda/products.h"
+
+namespace deepinfer::cuda {
+namespace {
+
+constexpr int kMultiprocessors = 132;
+constexpr int kInputStride = kSegment + 8;  // bf16, of an input row in shared memory: no two lanes of a load meet in a bank
+constexpr int kMostTiles = 8;               // of eight rows that a block has
+constexpr int kAddThreads = 128;            // of a block of the second kernel
+
+// Of a block, alone on its multiprocessor: sums of more tiles of eight rows are more registers.
+template <int kTiles>
+constexpr int kWarps = kTiles > 4 ? 8 : 16;
+
+struct SplitGrid {
+  int groups = 0;
+  int segments = 0;
+  int panels = 0;  // of all outputs, in one group
+  int output_panels[ProductArgs::kMostOutputs] = {};
+  int output_rows[ProductArgs::kMostOutputs] = {};  // in one group
+  int blocks = 0;                                   // that share the panels of a group and segment
+  int input_blocks = 0;
+  int tiles = 0;  // of eight rows, of all input blocks
+
+  // Parts of 16 weight rows, eight rows and a segment lie as warps have their sums, a quadruple a lane. Of one segment:
+  __host__ __device__ int64_t part_tiles() const { return int64_t{groups} * panels * tiles; }
+};
+
+struct SplitPanel {
+  int which = 0;
+  int64_t first_row = 0;
+  int64_t last_row = 0;  // of the group
+};
+__device__ SplitPanel panel_of(const SplitGrid& grid, int group, int number) {
+  SplitPanel panel;
+  while (number >= grid.output_panels[panel.which]) number -= grid.output_panels[panel.which++];
+  const int64_t rows = grid.output_rows[panel.which];
+  panel.first_row = group * rows + int64_t{number} * kHalfPanelRows;
+  panel.last_row = (group + 1) * rows - 1;
+  return panel;
+}
+
+__device__ WeightPanel<WeightFormat::kFp8> rows_of(const ProductArgs& args, const SplitGrid& grid, int group, int number,
+                                                   int lane) {
+  const SplitPanel panel = panel_of(grid, group, number);
+  return {args.outputs[panel.which].weight, panel.first_row, panel.last_row, lane};
+}
+
+// A segment of `count` input rows, with zeros behind them and behind the last column. For the whole block.
+template <int kTiles>
+__device__ void bring_inputs(const bf16* x, int64_t stride, int count, int first, int columns, bf16* to) {
+  constexpr int kPieces = kSegment / 8;
+#pragma unroll
+  for (int i = 0; i < kTiles * 8 * kPieces / (kWarps<kTiles> * kWarp); ++i) {
+    const int number = i * kWarps<kTiles> * kWarp + static_cast<int>(threadIdx.x);
+    const int row = number / kPieces;
+    const int at = number % kPieces * 8;
+    const bool there = row < count && first + at < columns;
+    *reinterpret_cast<uint4*>(to + row * kInputStride + at) =
+        there ? load_again(x + row * stride + first + at) : make_uint4(0, 0, 0, 0);
+  }
+}
+
+// Grid: blocks that share the panels of a segment; segments; groups times blocks of 8 kTiles input rows. Warps of a block have
+// every kWarps<kTiles>-th of its panels, and ask for the first before their turn. Shared memory: inputs [8 kTiles][kInputStride].
+template <bool kInterleaved, int kTiles>
+__global__ void __launch_bounds__(kWarps<kTiles>* kWarp, 1)
+    split_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ SplitGrid grid, float4* parts) {
+  let_next_begin();
+  constexpr WeightFormat kFormat = WeightFormat::kFp8;
+  constexpr int kChunk = chunk_columns(kFormat);
+  constexpr int kChunks = kSegment / kChunk;
+  constexpr int kAhead = kTiles > 4 ? 8 : 4;  // chunks on their way
+  static_assert(kChunks % kAhead == 0);
+  auto* inputs = dynamic_shared<bf16>();
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const auto block = static_cast<int>(blockIdx.x);
+  const auto segment = static_cast<int>(blockIdx.y);
+  const int group = static_cast<int>(blockIdx.z) % grid.groups;
+  const int first_tile = static_cast<int>(blockIdx.z) / grid.groups * kTiles;
+  const int end = (block + 1) * grid.panels / grid.blocks;
+  int number = block * grid.panels / grid.blocks + warp;
+  const auto columns = static_cast<int>(args.outputs[0].weight.in);
+  const int first = segment * kSegment;
+  WeightPanel<kFormat> panel = rows_of(args, grid, group, min(number, grid.panels - 1), lane);
+  HalfChunk<2> chunks[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (number < end) load_half<kFormat>(panel, first + i * kChunk, lane, chunks[i]);
+  }
+  wait_for_earlier();
+  const auto count = static_cast<int>(min(args.rows - first_tile * 8, static_cast<int64_t>(kTiles * 8)));
+  bring_inputs<kTiles>(args.x + first_tile * 8 * args.x_stride + group * args.x_group, args.x_stride, count, first, columns,
+                       inputs);
+  __syncthreads();
+  for (; number < end; number += kWarps<kTiles>) {
+    const int next = number + kWarps<kTiles>;
+    float c[kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int column = first + i * kChunk;
+      if (column < columns) {
+        const bf16* own = inputs + g * kInputStride + i * kChunk + t * (kChunk / 4);
+        add_half<kFormat, kInterleaved>(
+            chunks[i % kAhead], column + t * (kChunk / 4) < columns,
+            [&](int tile, int pair) { return load_again(own + tile * 8 * kInputStride + pair * 8); }, c);
+      }
+      if (i + kAhead == kChunks && next < end) panel = rows_of(args, grid, group, next, lane);
+      if (i + kAhead < kChunks || next < end)
+        load_half<kFormat>(panel, first + (i + kAhead) % kChunks * kChunk, lane, chunks[i % kAhead]);
+    }
+    float4* part =
+        parts + (segment * grid.part_tiles() + (int64_t{group} * grid.panels + number) * grid.tiles + first_tile) * kWarp + lane;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile * 8 < count) part[tile * kWarp] = make_float4(c[tile][0], c[tile][1], c[tile][2], c[tile][3]);
+    }
+  }
+}
+
+// A warp a tile of 16 weight rows and eight input rows.
+__global__ void __launch_bounds__(kAddThreads)
+    add_segments_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ SplitGrid grid, const float4* parts) {
+  take_turn();
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto tile = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / kWarp);
+  if (tile >= grid.part_tiles()) return;
+  const float4* part = parts + int64_t{tile} * kWarp + lane;
+  const int64_t step = grid.part_tiles() * kWarp;
+  float4 total = *part;
+#pragma unroll 8
+  for (int segment = 1; segment < grid.segments; ++segment) {
+    const float4 v = part[segment * step];
+    total = make_float4(total.x + v.x, total.y + v.y, total.z + v.z, total.w + v.w);
+  }
+  const int panel_number = tile / grid.tiles;
+  const SplitPanel panel = panel_of(grid, panel_number / grid.panels, panel_number % grid.panels);
+  const int64_t out = args.outputs[panel.which].weight.out;
+  const float sums[4] = {total.x, total.y, total.z, total.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int64_t input = tile % grid.tiles * 8 + lane % 4 * 2 + i % 2;
+    const int64_t row = panel.first_row + lane / 4 + i / 2 * 8;
+    if (input < args.rows && row <= panel.last_row) store_product(args, panel.which, input * out + row, sums[i]);
+  }
+}
+
+SplitGrid grid_of(const ProductArgs& args, int block_tiles) {
+  SplitGrid grid;
+  grid.groups = static_cast<int>(args.groups);
+  grid.segments = static_cast<int>(segment_count(args.outputs[0].weight.in));
+  for (int i = 0; i < args.output_count; ++i) {
+    grid.output_rows[i] = static_cast<int>(args.outputs[i].weight.out / args.groups);
+    grid.output_panels[i] = (grid.output_rows[i] + kHalfPanelRows - 1) / kHalfPanelRows;
+    grid.panels += grid.output_panels[i];
+  }
+  grid.tiles = static_cast<int>((args.rows + 7) / 8);
+  grid.input_blocks = (grid.tiles + block_tiles - 1) / block_tiles;
+  grid.blocks = std::clamp(kMultiprocessors / (grid.segments * grid.groups * grid.input_blocks), 1, grid.panels);
+  return grid;
+}
+
+// Of a product whose rows are at most those of a launch.
+template <bool kInterleaved, int kTiles>
+void launch(const ProductArgs& args, float* parts, LaunchStream& stream) {
+  const SplitGrid grid = grid_of(args, kTiles);
+  auto* quadruples = reinterpret_cast<float4*>(parts);
+  stream.launch(split_kernel<kInterleaved, kTiles>,
+                dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.segments),
+                     static_cast<unsigned>(grid.groups * grid.input_blocks)),
+                kWarps<kTiles> * kWarp, kTiles * 8 * kInputStride * sizeof(bf16), args, grid, quadruples);
+  const int64_t threads = grid.part_tiles() * kWarp;
+  stream.launch(add_segments_kernel, static_cast<unsigned>((threads + kAddThreads - 1) / kAddThreads), kAddThreads, 0, args, grid,
+                static_cast<const float4*>(quadruples));
+}
+
+int64_t parts_of(const ProductArgs& args) {
+  const SplitGrid grid = grid_of(args, kMostTiles);
+  return int64_t{grid.groups} * grid.panels * grid.segments;
+}
+
+template <bool kInterleaved>
+void multiply(const ProductArgs& args, float* parts, LaunchStream& stream) {
+  const int64_t most = split_pass_rows(parts_of(args));
+  for (int64_t begin = 0; begin < args.rows; begin += most) {
+    ProductArgs pass = args;
+    pass.x = args.x + begin * args.x_stride;
+    pass.rows = std::min(most, args.rows - begin);
+    for (int i = 0; i < args.output_count; ++i)
+      pass.outputs[i].y = static_cast<bf16*>(args.outputs[i].y) + begin * args.outputs[i].weight.out;
+    if (pass.rows <= 8) {
+      launch<kInterleaved, 1>(pass, parts, stream);
+    } else if (pass.rows <= 16) {
+      launch<kInterleaved, 2>(pass, parts, stream);
+    } else if (pass.rows <= 32) {
+      launch<kInterleaved, 4>(pass, parts, stream);
+    } else {
+      launch<kInterleaved, kMostTiles>(pass, parts, stream);
+    }
+  }
+}
+
+// Whether some steps take them: sums of segments have room, and there is work for every multiprocessor.
+bool may_split(const ProductArgs& args) {
+  if (args.rows == 0 || args.output_count == 0 || args.fp32) return false;
+  const int64_t parts = parts_of(args);
+  return segment_count(args.outputs[0].weight.in) > 1 && parts >= kMultiprocessors && split_pass_rows(parts) > 0;
+}
+
+}  // namespace
+
+bool takes_split_products(const ProductArgs& args) {
+  constexpr int64_t kFewerRows = 2;
+  constexpr int64_t kFewLarge = 2048;  // parts, 16 MiB of weights, that few rows want
+  constexpr int64_t kMultiplied = 64;  // rows, from which on it matters how fast the products themselves are
+  constexpr int64_t kItems = 96;       // of 256 weight rows and 128 input rows: enough for the kernels that have them
+  if (args.rows <= kFewerRows || args.rows > kMostSplitRows || !may_split(args)) return false;
+  const int64_t parts = parts_of(args);
+  if (args.rows <= kFewRows) return parts >= kFewLarge;
+  const int64_t panels = parts / segment_count(args.outputs[0].weight.in);
+  return args.rows <= kMultiplied || panels / 16 * ((args.rows + 127) / 128) < kItems;
+}
+
+int64_t split_parts(const ProductArgs& args) { return may_split(args) ? split_scratch(args.rows, parts_of(args)) : 0; }
+
+void multiply_fp8_quantized_split(const ProductArgs& args, bf16* scratch, float* parts, LaunchStream& stream) {
+  const int64_t in = args.outputs[0].weight.in;
+  ProductArgs ordered = args;
+  ordered.x = scratch;
+  ordered.x_group = in;
+  ordered.x_stride = args.groups * in;
+  quantize_rows(args.x, args.rows * args.groups, in, InputOrder::kLanes, scratch, stream);
+  multiply<true>(ordered, parts, stream);
+}
+
+void multiply_fp8_split(const ProductArgs& args, float* parts, LaunchStream& stream) { multiply<false>(args, parts, stream); }
+
+}  // namespace deepinfer::cuda

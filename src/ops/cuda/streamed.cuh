@@ -1,0 +1,260 @@
+#pragma once
+
+// How a warp multiplies two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the speed of
+// memory. Its weights come by a ring in shared memory that is the warp's own: every lane copies the 16 bytes of each row that it
+// will read itself, kStreamSlots - 1 chunks ahead, across the ends of segments, and no warp ever waits for another. Both panels
+// are multiplied by the same inputs, which a lane asks for as soon as it is done with those of the chunk before.
+//
+// The products, their order and the segments are those of fragments.cuh and segments.cuh: so are the bits.
+
+#include "ops/cuda/segments.cuh"
+
+namespace deepinfer::cuda {
+
+inline constexpr int kStreamPanels = 2;
+inline constexpr int kStreamSlots = 4;
+inline constexpr uint32_t kStreamSlot = kStreamPanels * kPanelRows * 64;    ///< bytes of a chunk of both panels
+inline constexpr uint32_t kStreamScales = kStreamPanels * kPanelRows * 16;  ///< of a segment's scales
+/// Shared memory of a warp: the ring, then the scales of two segments. Afterwards the ring has the sums.
+inline constexpr uint32_t kStreamBytes = kStreamSlots * kStreamSlot + 2 * kStreamScales;
+static_assert(kStreamSlots == 4, "a slot is found by two bits, and two segments' scales are enough");
+
+/// Two panels, of one matrix or of two of the same size, and their first rows; rows behind the last repeat it.
+struct StreamedWeights {
+  WeightView weight[kStreamPanels];
+  int64_t first_row[kStreamPanels];
+};
+
+namespace streamed {
+
+/// Up to 16 bytes at any address, zeros behind them. `words`: the words they lie in can be read.
+__device__ inline uint4 load_scales(const uint8_t* from, int count, bool words) {
+  uint32_t v[4] = {};
+  if (words) {
+    const auto skip = static_cast<int>(reinterpret_cast<uintptr_t>(from) % 4);
+    const auto* p = reinterpret_cast<const uint32_t*>(from - skip);
+    uint32_t word[5];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) word[i] = i * 4 < skip + count ? __ldg(p + i) : 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t bytes = static_cast<uint32_t>((static_cast<uint64_t>(word[i + 1]) << 32 | word[i]) >> (skip * 8));
+      const int there = count - i * 4;
+      v[i] = there >= 4 ? bytes : there <= 0 ? 0 : bytes & ((1u << there * 8) - 1);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if (i < count) v[i / 4] |= static_cast<uint32_t>(__ldg(from + i)) << (i % 4 * 8);
+    }
+  }
+  return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+/// What a lane copies of a panel.
+template <WeightFormat kFormat>
+struct Panel {
+  const uint8_t* rows[4];  ///< the lane's first 16 bytes of rows g, g + 8, g + 16, g + 24
+  const uint8_t* scales;   ///< FP4: of row `lane`; FP8: of the panel
+  int piece;               ///< bytes of scales that a copy takes, 16 or 8; 0: they do not lie at multiples of that
+  bool words;              ///< whole words hold the scales of the row
+
+  __device__ Panel(const WeightView& w, int64_t first_row, int lane) {
+    const int64_t last_row = w.out - 1;
+    const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : w.in / 2;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rows[i] = w.values + min(first_row + lane / 4 + i * 8, last_row) * row_bytes + lane % 4 * 16;
+    const int64_t scale_bytes = w.in / kScaleGroup;
+    const bool fp8 = kFormat == WeightFormat::kFp8;
+    const int64_t scale_rows = fp8 ? (w.out + kScaleGroup - 1) / kScaleGroup : w.out;
+    scales = w.scales + (fp8 ? min(first_row, last_row) / kScaleGroup : min(first_row + lane, last_row)) * scale_bytes;
+    const uintptr_t all = reinterpret_cast<uintptr_t>(w.scales) | static_cast<uintptr_t>(scale_bytes);
+    piece = all % 16 == 0 ? 16 : all % 8 == 0 ? 8 : 0;
+    const uintptr_t from = reinterpret_cast<uintptr_t>(scales);
+    words = from / 4 * 4 >= reinterpret_cast<uintptr_t>(w.scales) &&
+            (from + static_cast<uintptr_t>(scale_bytes) + 3) / 4 * 4 <=
+                reinterpret_cast<uintptr_t>(w.scales + scale_rows * scale_bytes);
+  }
+
+  /// Scales of segment `segment`, of which there are `count` in a row from its first column on.
+  __device__ void copy_scales(uint8_t* to, int segment, int count) const {
+    const uint8_t* from = scales + segment * 16;
+    if (piece == 16) {
+      copy_async(shared_address(to), from, 16);
+    } else if (piece == 8) {
+      copy_two_words_async(shared_address(to), from);
+      if (count > 8) copy_two_words_async(shared_address(to) + 8, from + 8);
+    } else {
+      *reinterpret_cast<uint4*>(to) = load_scales(from, min(count, 16), words);
+    }
+  }
+};
+
+/// Adds the products of a chunk, 16 bytes of each of the lane's four rows of a panel. `kWide`: scales may need two factors.
+/// `then(pair)`: when the inputs of the pair are not needed any more.
+template <WeightFormat kFormat, bool kWide, int kTiles, int kPairs, typename Then>
+__device__ inline void multiply_rows(const uint4 (&rows)[4], const uint32_t (&scales)[4], const uint4 (&x)[kPairs][kTiles],
+                                     float (&c)[2][kTiles][4], const Then& then) {
+  constexpr uint32_t kBias = kFormat == WeightFormat::kFp8 ? kFp8Bias : kFp4Bias;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    uint32_t w[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // One multiplication and addition: both halves are the byte plus kBias, where bf16 has its exponent.
+      const uint32_t scale = kWide ? scale_pair(scales[i], kBias) : scales[i] * 0x00800080u + (kBias << 7) * 0x10001u;
+      widen_words<kFormat, true, kWide>(rows[i], pair, scale, kWide ? excess_pair(scales[i], kBias) : 0, w[i]);
+    }
+    // Sums that do not wait for each other first.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const uint32_t a[4] = {w[2 * m][2 * half], w[2 * m + 1][2 * half], w[2 * m][2 * half + 1], w[2 * m + 1][2 * half + 1]};
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const uint4& v = x[pair][tile];
+          mma(c[m][tile], a, half == 0 ? v.x : v.z, half == 0 ? v.y : v.w);
+        }
+      }
+    }
+    then(pair);
+  }
+}
+
+template <int kTiles, typename Do>
+__device__ inline void for_each_sum(const Do& act) {
+#pragma unroll
+  for (int i = 0; i < kStreamPanels * 2 * kTiles * 4; ++i) act(i / (8 * kTiles), i / (4 * kTiles) % 2, i / 4 % kTiles, i % 4);
+}
+
+}  // namespace streamed
+
+/// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's kStreamBytes, at a multiple of 16; free
+/// again afterwards.
+template <WeightFormat kFormat, int kTiles>
+__device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights& weights, const InputRows<kTiles>& x, int lane,
+                                         float (&total)[kStreamPanels][2][kTiles][4]) {
+  constexpr int kChunk = chunk_columns(kFormat);
+  constexpr int kLaneColumns = kChunk / 4;
+  constexpr int kPairs = kLaneColumns / 8;
+  constexpr int kChunks = kSegment / kChunk;  // of a segment
+  constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
+  constexpr int kAhead = kStreamSlots - 1;
+  static_assert(kFormat != WeightFormat::kBf16);
+
+  const auto columns = static_cast<int>(weights.weight[0].in);
+  const int chunks = (columns + kChunk - 1) / kChunk;
+  const int scale_count = columns / kScaleGroup;
+  const int first_column = lane % 4 * kLaneColumns;  // of the lane in a chunk
+  const streamed::Panel<kFormat> panels[kStreamPanels] = {{weights.weight[0], weights.first_row[0], lane},
+                                                          {weights.weight[1], weights.first_row[1], lane}};
+  uint8_t* scale_memory = memory + kStreamSlots * kStreamSlot;
+  const uint32_t ring =
+      shared_address(memory) + static_cast<uint32_t>(lane) * 16;  // a row's piece of every lane, one after the other
+
+  const auto request = [&](int chunk) {
+    if (chunk < chunks) {
+      const uint32_t slot = ring + static_cast<uint32_t>(chunk % kStreamSlots) * kStreamSlot;
+      if ((chunk + 1) * kChunk <= columns) {
+#pragma unroll
+        for (int i = 0; i < kStreamPanels * 4; ++i)
+          copy_weights_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), panels[i / 4].rows[i % 4] + chunk * 64, 16);
+      } else {
+        const bool there = chunk * kChunk + first_column < columns;
+#pragma unroll
+        for (int i = 0; i < kStreamPanels * 4; ++i) {
+          const uint8_t* row = panels[i / 4].rows[i % 4];
+          copy_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), there ? row + chunk * 64 : row, there ? 16 : 0);
+        }
+      }
+      if (chunk % kChunks == 0 && (!kFp8 || lane == 0)) {
+        const int segment = chunk / kChunks;
+        uint8_t* to = scale_memory + segment % 2 * static_cast<int>(kStreamScales) + lane * 16;
+#pragma unroll
+        for (int p = 0; p < kStreamPanels; ++p)
+          panels[p].copy_scales(to + p * kPanelRows * 16, segment, scale_count - segment * 16);
+      }
+    }
+    commit_copies();
+  };
+
+  // Of columns behind the last a lane keeps what it had: weights are zero there, and no sum is -0, which zeros could change.
+  uint4 input[kPairs][kTiles] = {};
+  const auto load_input = [&](int chunk, int pair) {
+    const int column = chunk * kChunk + first_column;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (x.row[tile] != nullptr && column < columns) input[pair][tile] = load_again(x.row[tile] + column + pair * 8);
+    }
+  };
+
+#pragma unroll
+  for (int chunk = 0; chunk < kAhead; ++chunk) request(chunk);
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) load_input(0, pair);
+  streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
+
+  for (int segment = 0; segment * kChunks < chunks; ++segment) {
+    const int own = min(kChunks, chunks - segment * kChunks);
+    const uint32_t scales = shared_address(scale_memory) + static_cast<uint32_t>(segment % 2) * kStreamScales;
+    bool wide = false;  // some scale of the segment needs two factors, or nearly so
+    float c[kStreamPanels][2][kTiles][4] = {};
+#pragma unroll 2
+    for (int i = 0; i < own; ++i) {
+      const int chunk = segment * kChunks + i;
+      wait_copies<kAhead - 1>();
+      if (i == 0) {
+        __syncwarp();  // scales are copied by one lane for others; those of the segment before have been read
+        uint32_t bits = 0;
+#pragma unroll
+        for (int p = 0; p < kStreamPanels; ++p) {
+          const uint4 row = load_shared(scales + static_cast<uint32_t>(p * kPanelRows + (kFp8 ? 0 : lane)) * 16);
+          bits |= row.x | row.y | row.z | row.w;
+        }
+        wide = __any_sync(0xffffffffu, (bits & 0x80808080u) != 0);
+      }
+      const uint32_t slot = ring + static_cast<uint32_t>(i % kStreamSlots) * kStreamSlot;
+#pragma unroll
+      for (int p = 0; p < kStreamPanels; ++p) {
+        uint4 rows[4];
+        uint32_t scale[4];
+#pragma unroll
+        for (int r = 0; r < 4; ++r) rows[r] = load_shared(slot + static_cast<uint32_t>(p * 4 + r) * (kWarp * 16));
+        const uint32_t byte = scales + static_cast<uint32_t>(p * kPanelRows * 16 + (i * kChunk + first_column) / kScaleGroup);
+        scale[0] = load_shared_byte(byte + (kFp8 ? 0 : static_cast<uint32_t>(lane / 4 * 16)));
+#pragma unroll
+        for (int r = 1; r < 4; ++r)
+          scale[r] = kFp8 ? scale[0] : load_shared_byte(byte + static_cast<uint32_t>((lane / 4 + r * 8) * 16));
+        if (p == 0) request(chunk + kAhead);
+        if (wide) {
+          streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, input, c[p], [](int) {});
+          if (p + 1 == kStreamPanels) {
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, pair);
+          }
+        } else if (p + 1 == kStreamPanels) {
+          streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p],
+                                                          [&](int pair) { load_input(chunk + 1, pair); });
+        } else {
+          streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p], [](int) {});
+        }
+      }
+    }
+    streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] += c[p][m][tile][i]; });
+  }
+}
+
+/// A warp's sums where all its lanes find them, in what multiply_streamed has used: of a panel, kTiles * 8 inputs of kPartStride.
+template <int kTiles>
+__device__ inline const float* share_sums(uint8_t* memory, const float (&total)[kStreamPanels][2][kTiles][4], int lane) {
+  static_assert(sizeof(float) * kStreamPanels * kTiles * 8 * kPartStride <= kStreamBytes);
+  auto* sums = reinterpret_cast<float*>(memory);
+  __syncwarp();
+#pragma unroll
+  for (int p = 0; p < kStreamPanels; ++p) store_part<kTiles>(sums + p * kTiles * 8 * kPartStride, lane, total[p]);
+  __syncwarp();
+  return sums;
+}
+
+}  // namespace deepinfer::cuda
