@@ -71,8 +71,8 @@ __device__ inline int thread_read_anew() {
   return v;
 }
 
-/// What v was computed from is not kept in its place.
-__device__ inline void keep_whole(uint32_t& v) { asm volatile("" : "+r"(v)); }
+/// What is computed from v is computed anew, not kept in registers from before.
+__device__ inline void forget_uses(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 /// Weights that nobody reads again soon.
 __device__ inline uint4 load_once(const uint8_t* p) {

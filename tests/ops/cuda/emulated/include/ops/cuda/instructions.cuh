@@ -54,7 +54,7 @@ void wait_copies() {
 
 inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
 
-inline void keep_whole(uint32_t&) {}
+inline void forget_uses(uint32_t& /*v*/) {}
 
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 
