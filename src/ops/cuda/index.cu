@@ -177,7 +177,7 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
                  const IndexWays& ways, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
-  const bool by_row = ways.few && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
+  const bool by_row = ways.by_row && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
   if (!by_row) stream.launch(all_kernel, count, kThreads, 0, rows);
   if (sizes.longest == 0) return;
   const ScoreArgs score{.q = args.q,
@@ -192,10 +192,10 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .bits = args.candidates,
                         .words = args.candidate_words,
                         .block_size = args.candidate_block_size};
-  if (ways.wide) {
-    score_wide(score, sizes.longest, stream);
+  if (ways.wide != WideIndex::kNo) {
+    score_wide(score, ways.wide, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, by_row, stream);
+    launch_scores(score, sizes.longest, ways.few && by_row, stream);
   }
   const auto choose_best = [&](const Choice& choice) {
     if (by_row) return choose_by_row(choice, rows, count, stream);
