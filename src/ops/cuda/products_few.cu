@@ -225,8 +225,9 @@ void launch_fp8(const ProductArgs& args, LaunchStream& stream) {
 bool takes_few_products(const ProductArgs& args, WeightFormat format) {
   constexpr int64_t kMostSegments = 64;  // whose sums fit
   if (args.rows == 0 || args.rows > kFewRows || args.output_count == 0 || segments_of(args) > kMostSegments) return false;
-  // The kernel of products.cu reads large bf16 matrices about as fast as memory delivers.
-  return format == WeightFormat::kFp8 || is_small(args);
+  // The kernels of products.cu read the largest FP8 matrices and all large bf16 matrices faster, or as fast (H200).
+  constexpr int64_t kMostPanels = 384;
+  return format == WeightFormat::kFp8 ? panels_of(args, kPanelRows) * args.groups <= kMostPanels : is_small(args);
 }
 
 void multiply_fp8_quantized_few(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {

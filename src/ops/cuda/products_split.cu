@@ -298,16 +298,15 @@ bool may_split(const ProductArgs& args) {
 
 }  // namespace
 
-// Matrices of many panels have blocks enough of their own, and few rows are waited for elsewhere unless matrices are large.
+// As measured on an H200. Few rows are waited for elsewhere, unless the matrix is large and its panels are few; of many, the
+// other kernels have blocks enough, the sooner the more weight rows there are.
 bool takes_split_products(const ProductArgs& args) {
   constexpr int64_t kLeastRows = 9;
-  constexpr int64_t kAnyRows = 17;     // from which on matrices of any size are taken
-  constexpr int64_t kLarge = 4096;     // parts, 32 MiB of weights
-  constexpr int64_t kMostPanels = 96;  // of 256 weight rows
+  constexpr int64_t kLarge = 4608;  // parts, 36 MiB of weights
   if (args.rows < kLeastRows || args.rows > kMostSplitRows || !may_split(args)) return false;
   const int64_t parts = parts_of(args);
   const int64_t panels = parts / segment_count(args.outputs[0].weight.in) * kHalfPanelRows / 256;
-  return panels < kMostPanels && (args.rows >= kAnyRows || parts >= kLarge);
+  return panels < (args.rows <= 128 ? 96 : 12) && (args.rows > kFewRows || parts >= kLarge);
 }
 
 int64_t split_parts(const ProductArgs& args) { return may_split(args) ? split_scratch(args.rows, parts_of(args)) : 0; }

@@ -88,9 +88,9 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
 // Partial panels, segments and groups; small ones, and large ones of more panels than stay on the device at once.
 INSTANTIATE_TEST_SUITE_P(Shapes, FewFp8Products,
                          ::testing::Values(Shape{32, {5}}, Shape{96, {16, 17, 33}}, Shape{512, {48}}, Shape{544, {40, 3}},
-                                           Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{64, {33'900}},
+                                           Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{64, {12'288}},
                                            Shape{1056, {10'600}}, Shape{256, {128}, 2}, Shape{1056, {72}, 3},
-                                           Shape{64, {34'000}, 2}),
+                                           Shape{1056, {10'700}, 2}),
                          [](const auto& param) {
                            return fmt::format("{}_{}x{}", param.param.groups, fmt::join(param.param.outs, "_"), param.param.in);
                          });
@@ -131,16 +131,18 @@ TEST(FewBf16Products, HaveTheBitsOfAnyNumber) {
   }
 }
 
-TEST(FewProducts, AreNotTakenForManyRowsOrLargeBf16Matrices) {
+TEST(FewProducts, AreNotTakenForManyRowsOrLargeMatrices) {
   ProductArgs args;
   args.rows = 17;
   args.outputs[args.output_count++].weight = {nullptr, nullptr, 64, 64};
   EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kFp8));
   args.rows = 16;
   EXPECT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
-  args.outputs[0].weight = {nullptr, nullptr, 129'280, 5120};
+  args.outputs[0].weight = {nullptr, nullptr, 12'288, 5120};
   EXPECT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
   EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kBf16));
+  args.outputs[args.output_count++].weight = {nullptr, nullptr, 32, 5120};
+  EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kFp8));
 }
 
 // Rows of every length that a block takes, with ties, NaN and -inf among the ranks, and some that choose all.
