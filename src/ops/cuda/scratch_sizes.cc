@@ -16,13 +16,13 @@ int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
 }
 
 int streamed_warp_panels(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kMostShare = 14;               // most experts have one tile then
-  constexpr int64_t kEnoughWarps = 4 * 132;        // or the latency of memory counts more than its rate
-  constexpr int64_t kEnoughOfTwoPanels = 6 * 132;  // half of what a GPU holds at a time
+  constexpr int64_t kMostShare = 14;          // most experts have one tile then
+  constexpr int64_t kEnough = 2 * 132;        // with fewer, latency counts more than the rate of memory
+  constexpr int64_t kEnoughOfTwo = 24 * 132;  // twice what a GPU holds at a time
   const int64_t routed = rows * shape.topk;
   if (routed / shape.experts > kMostShare) return 0;
   const int64_t panels = (std::min(shape.experts, routed) + 1) * ((shape.inner + 31) / 32);  // of one matrix of all experts
-  return panels >= kEnoughOfTwoPanels ? 2 : 2 * panels >= kEnoughWarps ? 1 : 0;
+  return panels >= kEnoughOfTwo ? 2 : panels >= kEnough ? 1 : 0;
 }
 
 namespace {

@@ -69,7 +69,7 @@ class EmulatedProducts final : public WrappedBackend {
     cuda::ExpertPlan plan{tile_inputs_ > 0   ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
                           : tile_inputs_ < 0 ? cuda::streamed_expert_sizes(shape, rows, -tile_inputs_)
                                              : cuda::expert_sizes(shape, rows)};
-    plan.shared_first = plan.staged || (plan.warp_panels > 0 && !arranged_);
+    plan.shared_first = plan.staged || plan.warp_panels > 0;
     plan.arranged = arranged_;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
