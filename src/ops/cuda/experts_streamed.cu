@@ -1,7 +1,7 @@
 // Experts of a few tokens each (streamed.cuh): the products of experts.cu for tiles of up to 16 inputs, with the same bits. A
 // warp takes a panel of a tile's gates and the same of its ups, or two panels of outputs, and all their columns. Of the shared
-// expert, whose weights have twice the bytes, and of all where there is little to do, a warp takes one panel; those of the gates
-// and the ups meet at the end. Warps of a block share the inputs' place in the first-level cache and nothing else.
+// expert, whose weights have twice the bytes, it takes one; those of the gates and of the ups meet at the end. Warps of a block
+// share the inputs' place in the first-level cache and nothing else.
 
 #include <algorithm>
 
@@ -104,14 +104,14 @@ __device__ void hidden_item(const WeightView& w1, const WeightView& w3, const Ex
 }
 
 // Grid: blocks of tiles.
-template <WeightFormat kRouted, int kPanels>
+template <WeightFormat kRouted>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
     hidden_streamed_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, float limit,
                            const __grid_constant__ ExpertPlan plan, const __grid_constant__ Grid grid) {
   let_next_begin();
   const Place place = place_of(grid);
   const int64_t inner = shared.w1.out;
-  const int64_t first_row = place.item / (place.shared ? kTeam<1> : kTeam<kPanels>)*kPanelRows;
+  const int64_t first_row = place.item / (place.shared ? kTeam<1> : 1) * kPanelRows;
   const bool there = first_row < inner;
   // Where the shared expert's tiles lie is known before what lies in them.
   if (place.shared && there && threadIdx.x % kWarp == 0) {
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
     hidden_item<WeightFormat::kFp8, 1>(device_view(shared.w1), device_view(shared.w3), plan, tile, first_row, limit);
   } else {
     const ExpertWeights& w = routed[tile.expert];
-    hidden_item<kRouted, kPanels>(device_view(w.w1), device_view(w.w3), plan, tile, first_row, limit);
+    hidden_item<kRouted, 2>(device_view(w.w1), device_view(w.w3), plan, tile, first_row, limit);
   }
 }
 
@@ -153,13 +153,13 @@ __device__ void output_item(const WeightView& w2, const ExpertPlan& plan, const 
 }
 
 // Grid: blocks of tiles.
-template <WeightFormat kRouted, int kPanels>
+template <WeightFormat kRouted>
 __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
     output_streamed_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared,
                            const __grid_constant__ ExpertPlan plan, const __grid_constant__ Grid grid) {
   let_next_begin();
   const Place place = place_of(grid);
-  const int64_t first_row = place.item * (place.shared ? 1 : kPanels) * kPanelRows;
+  const int64_t first_row = place.item * (place.shared ? 1 : 2) * kPanelRows;
   const bool there = first_row < shared.w2.out;
   if (place.shared && there && threadIdx.x % kWarp == 0)
     fetch_panel<WeightFormat::kFp8>(device_view(shared.w2), first_row, shared.w2.out - 1, plan.fetch_bytes);
@@ -170,14 +170,14 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
   if (place.shared) {
     output_item<WeightFormat::kFp8, 1>(device_view(shared.w2), plan, tile, first_row);
   } else {
-    output_item<kRouted, kPanels>(device_view(routed[tile.expert].w2), plan, tile, first_row);
+    output_item<kRouted, 2>(device_view(routed[tile.expert].w2), plan, tile, first_row);
   }
 }
 
 // Warps of a block for `items` of a tile: few of them without any, and no team of two cut in two.
 int block_warps(int64_t items) { return items % kMostWarps == 0 ? kMostWarps : 2; }
 
-template <WeightFormat kRouted, int kPanels>
+template <WeightFormat kRouted>
 void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   if (!plan.shared_first) cuda_failed(__FILE__, __LINE__, "experts", "a plan whose shared tiles are not the first");
   if (args.shared_w1.out % kPanelRows != 0 || args.shared_w2.out % kPanelRows != 0)
@@ -190,19 +190,13 @@ void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPl
     const Grid grid{static_cast<int>(plan.shared_tiles), blocks(shared_items), blocks(items)};
     const int64_t all = plan.shared_tiles * grid.shared_blocks + (plan.tile_count - plan.shared_tiles) * grid.blocks;
     stream.launch(kernel, static_cast<unsigned>(all), static_cast<unsigned>(warps * kWarp),
-                  static_cast<size_t>(warps) * std::max(StreamLayout<kPanels>::kBytes, StreamLayout<1>::kBytes), routed, shared,
+                  static_cast<size_t>(warps) * std::max(StreamLayout<2>::kBytes, StreamLayout<1>::kBytes), routed, shared,
                   limit..., plan, grid);
   };
   const int64_t inner = args.shared_w1.out / kPanelRows;
   const int64_t hidden = args.shared_w2.out / kPanelRows;
-  put(hidden_streamed_kernel<kRouted, kPanels>, inner * kTeam<kPanels>, inner * kTeam<1>, args.swiglu_limit);
-  put(output_streamed_kernel<kRouted, kPanels>, (hidden + kPanels - 1) / kPanels, hidden);
-}
-
-template <WeightFormat kRouted>
-void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
-  if (plan.warp_panels == 1) return launch<kRouted, 1>(args, routed, plan, stream);
-  launch<kRouted, 2>(args, routed, plan, stream);
+  put(hidden_streamed_kernel<kRouted>, inner, inner * kTeam<1>, args.swiglu_limit);
+  put(output_streamed_kernel<kRouted>, (hidden + 1) / 2, hidden);
 }
 
 }  // namespace

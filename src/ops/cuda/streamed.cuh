@@ -194,26 +194,28 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
     commit_copies();
   };
 
-  // Of columns behind the last a lane keeps what it had: weights are zero there, and no sum is -0, which zeros could change.
-  uint4 input[kPairs][kTiles] = {};
-  const auto load_input = [&](int chunk, int pair) {
+  // Where there are registers enough, inputs are asked for a chunk ahead, or else when those before them have been used. Of
+  // columns behind the last a lane keeps what it had: weights are zero there, and no sum is -0, which zeros could change.
+  constexpr bool kInputsAhead = kTiles == 1 || kPanels == 1;
+  uint4 input[kInputsAhead ? 2 : 1][kPairs][kTiles] = {};
+  const auto load_input = [&](int chunk, int set, int pair) {
     const int column = chunk * kChunk + first_column;
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (x.row[tile] != nullptr && column < columns) input[pair][tile] = load_again(x.row[tile] + column + pair * 8);
+      if (x.row[tile] != nullptr && column < columns) input[set][pair][tile] = load_again(x.row[tile] + column + pair * 8);
     }
   };
   // Two pairs at a time: they share sectors.
   const auto load_inputs_behind = [&](int chunk, int pair) {
     if (pair % 2 == 0) return;
-    load_input(chunk, pair - 1);
-    load_input(chunk, pair);
+    load_input(chunk, 0, pair - 1);
+    load_input(chunk, 0, pair);
   };
 
 #pragma unroll
   for (int stage = 0; stage < kAhead; ++stage) request(stage);
 #pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) load_input(0, pair);
+  for (int pair = 0; pair < kPairs; ++pair) load_input(0, 0, pair);
   streamed::for_each_sum<kPanels, kTiles>(
       [&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
 
@@ -256,17 +258,18 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
           for (int r = 1; r < 4; ++r)
             scale[r] = kFp8 ? scale[0] : load_shared_byte(byte + static_cast<uint32_t>((lane / 4 + r * 8) * 16));
           if (half == 0 && p == 0) request(stage + kAhead);
-          if (wide) {
-            streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, input, c[p], [](int) {});
-            if (p + 1 == kPanels) {
+          if (kInputsAhead && p == 0) {
 #pragma unroll
-              for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, pair);
-            }
-          } else if (p + 1 == kPanels) {
-            streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p],
-                                                            [&](int pair) { load_inputs_behind(chunk + 1, pair); });
+            for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, half ^ 1, pair);
+          }
+          const auto& own_input = input[kInputsAhead ? half : 0];
+          const auto then = [&](int pair) {
+            if (!kInputsAhead && p + 1 == kPanels) load_inputs_behind(chunk + 1, pair);
+          };
+          if (wide) {
+            streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, own_input, c[p], then);
           } else {
-            streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p], [](int) {});
+            streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, own_input, c[p], then);
           }
         }
       }
