@@ -60,15 +60,13 @@ __device__ void with_tiles(int count, const Act& act) {
   }
 }
 
-// Input rows of a tile, `columns` each; `row(i)`: the number of its i-th.
+// Input rows of a tile, `columns` each, the last one again in place of those that are not there; `row(i)`: the number of its
+// i-th.
 template <int kTiles, typename Row>
 __device__ InputRows<kTiles> inputs_of(const bf16* values, int64_t columns, int count, int lane, const Row& row) {
   InputRows<kTiles> x;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    const int input = i * 8 + lane / 4;
-    x.row[i] = input < count ? values + static_cast<int64_t>(row(input)) * columns : nullptr;
-  }
+  for (int i = 0; i < kTiles; ++i) x.row[i] = values + static_cast<int64_t>(row(min(i * 8 + lane / 4, count - 1))) * columns;
   return x;
 }
 

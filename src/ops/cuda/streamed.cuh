@@ -136,7 +136,7 @@ __device__ inline void for_each_sum(const Do& act) {
 }  // namespace streamed
 
 /// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's StreamLayout, at a multiple of 16; free
-/// again afterwards.
+/// again afterwards. `x` has a row for every place: one that is not wanted can be any.
 template <WeightFormat kFormat, int kPanels, int kTiles>
 __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<kPanels>& weights, const InputRows<kTiles>& x,
                                          int lane, float (&total)[kPanels][2][kTiles][4]) {
@@ -194,16 +194,15 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
     commit_copies();
   };
 
-  // Where there are registers enough, inputs are asked for a chunk ahead, or else when those before them have been used. Of
-  // columns behind the last a lane keeps what it had: weights are zero there, and no sum is -0, which zeros could change.
+  // Where there are registers enough, inputs are asked for a chunk ahead, or else when those before them have been used. In place
+  // of columns behind the last the first are read: weights are zero there, and no sum is -0, which zeros could change.
   constexpr bool kInputsAhead = kTiles == 1 || kPanels == 1;
-  uint4 input[kInputsAhead ? 2 : 1][kPairs][kTiles] = {};
+  uint4 input[kInputsAhead ? 2 : 1][kPairs][kTiles];
   const auto load_input = [&](int chunk, int set, int pair) {
     const int column = chunk * kChunk + first_column;
+    const int at = (column < columns ? column : 0) + pair * 8;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if (x.row[tile] != nullptr && column < columns) input[set][pair][tile] = load_again(x.row[tile] + column + pair * 8);
-    }
+    for (int tile = 0; tile < kTiles; ++tile) input[set][pair][tile] = load_again(x.row[tile] + at);
   };
   // Two pairs at a time: they share sectors.
   const auto load_inputs_behind = [&](int chunk, int pair) {
