@@ -47,7 +47,9 @@ TEST(ScratchSizes, StagedTilesHoldEveryPair) {
         continue;
       }
       EXPECT_TRUE(s.wide);
-      EXPECT_EQ(s.tile_inputs, staged_inputs(s.tile_inputs)) << "no such kernel";
+      EXPECT_EQ(s.tile_inputs, staged_inputs(s.tile_inputs, false)) << "no such kernel";
+      EXPECT_EQ(s.shared_inputs, staged_inputs(s.shared_inputs, true)) << "no such kernel";
+      EXPECT_GE(s.shared_tiles * s.shared_inputs, rows);
       const int64_t routed = rows * shape.topk;
       const int64_t used = std::min(shape.experts, routed);
       EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
