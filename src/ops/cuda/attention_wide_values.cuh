@@ -126,7 +126,7 @@ __device__ inline void divide_sums(float total, int i, float (&sums)[kGroupDims 
       most = fmaxf(most, size);
     }
   }
-  const bool plain = least >= kLeast && most <= kMost && total >= 0x1p-20f && total <= kMost;
+  const bool plain = least >= kLeast && most <= kMost && total >= 0x1p-20f && total <= 0x1p20f;
   if (__any_sync(0xffffffffu, !plain)) {
 #pragma unroll
     for (int j = 0; j < kGroupDims / 8; ++j) {

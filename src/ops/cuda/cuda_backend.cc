@@ -76,7 +76,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
-             (features_.split ? "; mma bf16, a segment of the columns a block, from 3 to 256" : "")},
+             (features_.split ? "; mma bf16, a segment of the columns a block, from 17 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
@@ -359,7 +359,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
     cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
-    plan.shared_first = features_.overlap || plan.staged || plan.streamed;
+    plan.shared_first = features_.overlap || plan.staged || plan.warp_panels > 0;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
     const cuda::ExpertSizes room =

@@ -25,6 +25,12 @@ __device__ inline T* dynamic_shared_behind() {
 /// Of a place in shared memory, as instructions want it.
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+/// The place 16 `units` bytes behind `from`, in one instruction.
+__device__ inline const void* place_behind(const void* from, uint32_t units) {
+  const void* at;
+  asm("mad.wide.u32 %0, %1, 16, %2;" : "=l"(at) : "r"(units), "l"(from));
+  return at;
+}
 /// 16 bytes on their way to shared memory; `bytes` 0: zeros, and nothing is read.
 __device__ inline void copy_async(uint32_t shared, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
@@ -112,6 +118,19 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p)
                : "memory");
 }
 
+/// Four blocks of 8 x 8, of which the lane holds in r as load_matrices has them, to shared memory with rows and columns
+/// exchanged: the lane gives the address of 16 bytes, column lane % 8 of block lane / 8.
+__device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+__device__ inline uint32_t narrow_two(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
 /// 1 / x within a unit of the last place, for normal numbers.
 __device__ inline float reciprocal_approx(float x) {
   float r;

@@ -58,24 +58,34 @@ __device__ WeightPanel<WeightFormat::kFp8> rows_of(const ProductArgs& args, cons
   return {args.outputs[panel.which].weight, panel.first_row, panel.last_row, lane};
 }
 
-// A segment of `count` input rows, with zeros behind them and behind the last column. For the whole block.
-template <int kTiles>
+// A segment of `count` input rows, with zeros behind them and behind the last column; kQuantize: rounded and in order as by
+// quantize_rows, 8 columns a thread, 4 threads a group of scales. For the whole block.
+template <bool kQuantize, int kTiles>
 __device__ void bring_inputs(const bf16* x, int64_t stride, int count, int first, int columns, bf16* to) {
   constexpr int kPieces = kSegment / 8;
+  constexpr int kOwn = kTiles * 8 * kPieces / (kWarps<kTiles> * kWarp);  // of a thread
+  uint4 v[kOwn];
+  const auto row = [](int i) { return (i * kWarps<kTiles> * kWarp + static_cast<int>(threadIdx.x)) / kPieces; };
+  const int at = static_cast<int>(threadIdx.x) % kPieces * 8;
 #pragma unroll
-  for (int i = 0; i < kTiles * 8 * kPieces / (kWarps<kTiles> * kWarp); ++i) {
-    const int number = i * kWarps<kTiles> * kWarp + static_cast<int>(threadIdx.x);
-    const int row = number / kPieces;
-    const int at = number % kPieces * 8;
-    const bool there = row < count && first + at < columns;
-    *reinterpret_cast<uint4*>(to + row * kInputStride + at) =
-        there ? load_again(x + row * stride + first + at) : make_uint4(0, 0, 0, 0);
+  for (int i = 0; i < kOwn; ++i)
+    v[i] = row(i) < count && first + at < columns ? load_again(x + row(i) * stride + first + at) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if constexpr (kQuantize) {
+      float f[8];
+      float amax = widen_eight(v[i], f);
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+      v[i] = round_eight(f, e8m0_value(fp8_scale_bits(amax)));
+    }
+    *reinterpret_cast<uint4*>(to + row(i) * kInputStride + at) = v[i];
   }
 }
 
 // Grid: blocks that share the panels of a segment; segments; groups times blocks of 8 kTiles input rows. Warps of a block have
 // every kWarps<kTiles>-th of its panels, and ask for the first before their turn. Shared memory: inputs [8 kTiles][kInputStride].
-template <bool kInterleaved, int kTiles>
+template <bool kInterleaved, bool kQuantize, int kTiles>
 __global__ void __launch_bounds__(kWarps<kTiles>* kWarp, 1)
     split_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ SplitGrid grid, float4* parts) {
   let_next_begin();
@@ -105,8 +115,8 @@ __global__ void __launch_bounds__(kWarps<kTiles>* kWarp, 1)
   }
   wait_for_earlier();
   const auto count = static_cast<int>(min(args.rows - first_tile * 8, static_cast<int64_t>(kTiles * 8)));
-  bring_inputs<kTiles>(args.x + first_tile * 8 * args.x_stride + group * args.x_group, args.x_stride, count, first, columns,
-                       inputs);
+  bring_inputs<kQuantize, kTiles>(args.x + first_tile * 8 * args.x_stride + group * args.x_group, args.x_stride, count, first,
+                                  columns, inputs);
   __syncthreads();
   for (; number < end; number += kWarps<kTiles>) {
     const int next = number + kWarps<kTiles>;
@@ -176,11 +186,11 @@ SplitGrid grid_of(const ProductArgs& args, int block_tiles) {
 }
 
 // Of a product whose rows are at most those of a launch.
-template <bool kInterleaved, int kTiles>
+template <bool kInterleaved, bool kQuantize, int kTiles>
 void launch(const ProductArgs& args, float* parts, LaunchStream& stream) {
   const SplitGrid grid = grid_of(args, kTiles);
   auto* quadruples = reinterpret_cast<float4*>(parts);
-  stream.launch(split_kernel<kInterleaved, kTiles>,
+  stream.launch(split_kernel<kInterleaved, kQuantize, kTiles>,
                 dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.segments),
                      static_cast<unsigned>(grid.groups * grid.input_blocks)),
                 kWarps<kTiles> * kWarp, kTiles * 8 * kInputStride * sizeof(bf16), args, grid, quadruples);
@@ -194,7 +204,7 @@ int64_t parts_of(const ProductArgs& args) {
   return int64_t{grid.groups} * grid.panels * grid.segments;
 }
 
-template <bool kInterleaved>
+template <bool kInterleaved, bool kQuantize, int kTiles>
 void multiply(const ProductArgs& args, float* parts, LaunchStream& stream) {
   const int64_t most = split_pass_rows(parts_of(args));
   for (int64_t begin = 0; begin < args.rows; begin += most) {
@@ -203,17 +213,19 @@ void multiply(const ProductArgs& args, float* parts, LaunchStream& stream) {
     pass.rows = std::min(most, args.rows - begin);
     for (int i = 0; i < args.output_count; ++i)
       pass.outputs[i].y = static_cast<bf16*>(args.outputs[i].y) + begin * args.outputs[i].weight.out;
-    if (pass.rows <= 8) {
-      launch<kInterleaved, 1>(pass, parts, stream);
-    } else if (pass.rows <= 16) {
-      launch<kInterleaved, 2>(pass, parts, stream);
-    } else if (pass.rows <= 32) {
-      launch<kInterleaved, 4>(pass, parts, stream);
-    } else {
-      launch<kInterleaved, kMostTiles>(pass, parts, stream);
-    }
+    launch<kInterleaved, kQuantize, kTiles>(pass, parts, stream);
   }
 }
+
+// kQuantize: blocks quantise their inputs themselves.
+template <bool kQuantize>
+void multiply_few(const ProductArgs& args, float* parts, LaunchStream& stream) {
+  if (args.rows <= 8) return multiply<kQuantize, kQuantize, 1>(args, parts, stream);
+  if (args.rows <= 16) return multiply<kQuantize, kQuantize, 2>(args, parts, stream);
+  multiply<kQuantize, kQuantize, 4>(args, parts, stream);
+}
+
+constexpr int64_t kFew = 32;  // rows of multiply_few: every block quantises them sooner than another kernel would
 
 // Whether some steps take them: sums of segments have room, and there is work for every multiprocessor.
 bool may_split(const ProductArgs& args) {
@@ -224,30 +236,34 @@ bool may_split(const ProductArgs& args) {
 
 }  // namespace
 
+// Measured on an H200. Matrices of many panels have blocks enough of their own; of many rows, the sums of segments and the
+// products themselves take too long, but of the smallest matrices.
 bool takes_split_products(const ProductArgs& args) {
-  constexpr int64_t kFewerRows = 2;
-  constexpr int64_t kFewLarge = 2048;  // parts, 16 MiB of weights, that few rows want
-  constexpr int64_t kMultiplied = 64;  // rows, from which on it matters how fast the products themselves are
-  constexpr int64_t kItems = 96;       // of 256 weight rows and 128 input rows: enough for the kernels that have them
-  if (args.rows <= kFewerRows || args.rows > kMostSplitRows || !may_split(args)) return false;
-  const int64_t parts = parts_of(args);
-  if (args.rows <= kFewRows) return parts >= kFewLarge;
-  const int64_t panels = parts / segment_count(args.outputs[0].weight.in);
-  return args.rows <= kMultiplied || panels / 16 * ((args.rows + 127) / 128) < kItems;
+  constexpr int64_t kLeastRows = 17;
+  constexpr int64_t kMostPanels = 96;      // of 256 weight rows
+  constexpr int64_t kMostSmallRows = 128;  // of a step that matrices of any size have
+  constexpr int64_t kMostSmallPanels = 12;
+  if (args.rows < kLeastRows || args.rows > kMostSplitRows || !may_split(args)) return false;
+  const int64_t panels = parts_of(args) / segment_count(args.outputs[0].weight.in) * kHalfPanelRows / 256;
+  return panels < (args.rows <= kMostSmallRows ? kMostPanels : kMostSmallPanels);
 }
 
 int64_t split_parts(const ProductArgs& args) { return may_split(args) ? split_scratch(args.rows, parts_of(args)) : 0; }
 
 void multiply_fp8_quantized_split(const ProductArgs& args, bf16* scratch, float* parts, LaunchStream& stream) {
+  if (args.rows <= kFew) return multiply_few<true>(args, parts, stream);
   const int64_t in = args.outputs[0].weight.in;
   ProductArgs ordered = args;
   ordered.x = scratch;
   ordered.x_group = in;
   ordered.x_stride = args.groups * in;
   quantize_rows(args.x, args.rows * args.groups, in, InputOrder::kLanes, scratch, stream);
-  multiply<true>(ordered, parts, stream);
+  multiply<true, false, kMostTiles>(ordered, parts, stream);
 }
 
-void multiply_fp8_split(const ProductArgs& args, float* parts, LaunchStream& stream) { multiply<false>(args, parts, stream); }
+void multiply_fp8_split(const ProductArgs& args, float* parts, LaunchStream& stream) {
+  if (args.rows <= kFew) return multiply_few<false>(args, parts, stream);
+  multiply<false, false, kMostTiles>(args, parts, stream);
+}
 
 }  // namespace deepinfer::cuda

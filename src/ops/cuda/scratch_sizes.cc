@@ -26,6 +26,16 @@ int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   return share > 84 ? 128 : share > 68 ? 112 : share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
 }
 
+int streamed_warp_panels(const ExpertShape& shape, int64_t rows) {
+  constexpr int64_t kMostShare = 14;               // most experts have one tile then
+  constexpr int64_t kEnoughWarps = 4 * 132;        // or the latency of memory counts more than its rate
+  constexpr int64_t kEnoughOfTwoPanels = 6 * 132;  // half of what a GPU holds at a time
+  const int64_t routed = rows * shape.topk;
+  if (routed / shape.experts > kMostShare) return 0;
+  const int64_t panels = (std::min(shape.experts, routed) + 1) * ((shape.inner + 31) / 32);  // of one matrix of all experts
+  return panels >= kEnoughOfTwoPanels ? 2 : 2 * panels >= kEnoughWarps ? 1 : 0;
+}
+
 namespace {
 ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, bool staged) {
   ExpertSizes s;
@@ -47,29 +57,22 @@ ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, bo
 
 constexpr int kStreamedInputs = 16;
 
-// Whether streamed kernels have enough to do, and most experts no more than a tile.
-bool pays_streamed(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kEnoughWarps = 6 * 132;  // half of what a GPU holds at a time
-  constexpr int64_t kMostShare = 14;
-  const int64_t routed = rows * shape.topk;
-  const int64_t tiles = std::min(shape.experts, routed) + 1;
-  return routed / shape.experts <= kMostShare && tiles * ((shape.inner + 31) / 32) >= kEnoughWarps;
-}
 }  // namespace
 
 ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs) {
   return sizes_of(shape, rows, tile_inputs, true);
 }
 
-ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows) {
+ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows, int warp_panels) {
   ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, false);
-  s.streamed = true;
+  s.warp_panels = warp_panels;
   return s;
 }
 
 ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed) {
   const int staged_inputs = staged ? staged_tile_inputs(shape, rows) : 0;
-  if (streamed && staged_inputs <= kStreamedInputs && pays_streamed(shape, rows)) return streamed_expert_sizes(shape, rows);
+  const int panels = streamed && staged_inputs <= kStreamedInputs ? streamed_warp_panels(shape, rows) : 0;
+  if (panels > 0) return streamed_expert_sizes(shape, rows, panels);
   if (staged_inputs > 0) return staged_expert_sizes(shape, rows, staged_inputs);
   // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
   const int64_t share = rows * shape.topk / shape.experts;

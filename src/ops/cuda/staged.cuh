@@ -157,9 +157,10 @@ template <int kInputs>
 class EarlierSums {
  public:
   __device__ explicit EarlierSums(float4* rest) : rest_(rest) {
-    // That and any number is that number. What is not set would live on from item to item, in all of these functions at once.
+    // Minus zero and any number is that number. What is not set would live on from item to item, in all of these functions at
+    // once.
 #pragma unroll
-    for (float4& v : kept_) v = make_float4(-0.0f, -0.0f, -0.0f, -0.0f);
+    for (int i = 0; i < kAll; ++i) put(i, make_float4(-0.0f, -0.0f, -0.0f, -0.0f));
   }
   /// c becomes the sums of all segments so far.
   __device__ void add_to(float (&c)[2][kInputs / 8][4]) const {
@@ -174,27 +175,26 @@ class EarlierSums {
 #pragma unroll
       for (int k = 0; k < 4; ++k) sum[k] = c[i / (kInputs / 8)][i % (kInputs / 8)][k];
       add(i, sum);
-      const float4 total = make_float4(sum[0], sum[1], sum[2], sum[3]);
-      if (i < kKept) {
-        kept_[i < kKept ? i : 0] = total;
-      } else {
-        rest_[(i - kKept) * kWarpgroup] = total;
-      }
+      put(i, make_float4(sum[0], sum[1], sum[2], sum[3]));
     }
-    any_ = true;
   }
 
  private:
   static constexpr int kAll = 2 * kInputs / 8;
   static constexpr int kKept = kept_sums(kInputs);
   __device__ void add(int i, float (&sum)[4]) const {
-    if (i >= kKept && !any_) return;
     const float4 before = i < kKept ? kept_[i < kKept ? i : 0] : rest_[(i - kKept) * kWarpgroup];
     sum[0] = before.x + sum[0], sum[1] = before.y + sum[1], sum[2] = before.z + sum[2], sum[3] = before.w + sum[3];
   }
+  __device__ void put(int i, const float4& v) {
+    if (i < kKept) {
+      kept_[i < kKept ? i : 0] = v;
+    } else {
+      rest_[(i - kKept) * kWarpgroup] = v;
+    }
+  }
   float4 kept_[kKept];
   float4* rest_;
-  bool any_ = false;
 };
 
 /// c[m][j][i] is row first + 8 (i / 2) of half m, input 8 j + lane % 4 * 2 + i % 2 of the item, over all columns.
@@ -246,6 +246,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
     }
     // Scales that may need two factors are rare.
     uint32_t inputs = 0;  // low half of their descriptor
+    forget_uses(bytes);
     const bool large = __any_sync(0xffffffffu, (bytes & 0x80808080u) != 0);
     if (large) {
 #pragma unroll
@@ -320,13 +321,17 @@ __device__ inline void multiply(const Staged& s, Multiplier& at, const Work& wor
                                                             s.sums(group) + thread % kWarpgroup, c);
   // Where the outputs go lie sums of all of the warpgroup.
   if (kept_sums(kInputs) < 2 * kInputs / 8) named_barrier(kGroup + group, kWarpgroup);
-  bf16* out = s.outputs(group) + lane % 4 * 2 * kStagedOutStride + own;
+  // Blocks of 8 x 8: rows own and own + 8 of eight inputs, then of the eight behind them.
+  const uint32_t out =
+      shared_address(s.outputs(group) + (lane / 16 * 8 + lane % 8) * kStagedOutStride + (own - lane / 4) + lane / 8 % 2 * 8);
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
 #pragma unroll
-    for (int j = 0; j < kInputs / 8; ++j) {
+    for (int j = 0; j < kInputs / 8; j += 2) {
+      uint32_t blocks[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[(j * 8 + i % 2) * kStagedOutStride + m * kStagedGroupRows + i / 2 * 8] = narrow(c[m][j][i]);
+      for (int i = 0; i < 4; ++i) blocks[i] = narrow_two(c[m][j + i / 2][i % 2 * 2], c[m][j + i / 2][i % 2 * 2 + 1]);
+      store_matrices_transposed(out + static_cast<uint32_t>(j * 8 * kStagedOutStride + m * kStagedGroupRows) * 2, blocks);
     }
   }
 }

@@ -59,8 +59,8 @@ class WeightPieces {
       const uint8_t* from = first_[h] + (there ? byte : -piece_);
 #pragma unroll
       for (int i = 0; i < kRounds; ++i) {
-        copy_weights_async(to + static_cast<uint32_t>(h * kRounds + i) * kRows * kStagedRowBytes,
-                           from + uint64_t{row_[h][i]} * 16, there ? 16 : 0);
+        copy_weights_async(to + static_cast<uint32_t>(h * kRounds + i) * kRows * kStagedRowBytes, place_behind(from, row_[h][i]),
+                           there ? 16 : 0);
       }
     }
   }
@@ -84,23 +84,23 @@ class ScaleWords {
     words_ = from - at_;
     end_ = static_cast<int>(min(static_cast<int64_t>(end - words_), int64_t{1} << 30));
   }
-  /// Bytes first .. first + count - 1, count <= 4.
+  /// Bytes first .. first + count - 1, which are at most kStep; `first` is a multiple of kStep.
+  template <int kStep>
   __device__ void copy(uint32_t slot, int first, int count) const {
-    const int byte = (at_ + first) % 4;
+    static_assert(kStep == 2 || kStep == 4);
+    const int byte = kStep == 4 ? at_ : (at_ + first) % 4;
     const int word = at_ + first - byte;
-    copy_word(slot, word);
-    if (byte + count > 4) copy_word(slot + 4, word + 4);
+    const bool two = byte + count > 4;
+    if (word + 8 <= end_) {
+      copy_word_async(slot, words_ + word);
+      if (two) copy_word_async(slot + 4, words_ + word + 4);
+    } else {  // nothing outside of the array is read
+      copy_word_async(slot, words_ + word, min(end_ - word, 4));
+      if (two) copy_word_async(slot + 4, words_ + word + 4, end_ - word - 4);
+    }
   }
 
  private:
-  // Nothing outside of the array is read: the word that its last byte lies in may end behind it.
-  __device__ void copy_word(uint32_t slot, int word) const {
-    if (word + 4 <= end_) {
-      copy_word_async(slot, words_ + word);
-    } else {
-      copy_word_async(slot, words_ + word, end_ - word);
-    }
-  }
   const uint8_t* words_;
   int at_;   // of the first byte there
   int end_;  // of the array
@@ -119,7 +119,8 @@ class ScalePieces {
     to += static_cast<uint32_t>(thread()) * kStagedScaleSlot;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      rows_[h].copy(to + static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot, chunk * 4, min(4, groups_ - chunk * 4));
+      rows_[h].template copy<4>(to + static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot, chunk * 4,
+                                min(4, groups_ - chunk * 4));
   }
 
  private:
@@ -141,7 +142,8 @@ class ScalePieces<true> {
     }
   }
   __device__ void copy(uint32_t to, int chunk) const {
-    if (has_) row_.copy(to + static_cast<uint32_t>(thread()) * kStagedScaleSlot, chunk * 2, min(2, groups_ - chunk * 2));
+    if (has_)
+      row_.template copy<2>(to + static_cast<uint32_t>(thread()) * kStagedScaleSlot, chunk * 2, min(2, groups_ - chunk * 2));
   }
 
  private:
@@ -158,15 +160,17 @@ class InputPieces {
   __device__ InputPieces(const Work& work, const typename Work::Item& item) : rounds_((item.count + kRows - 1) / kRows) {
     first_ = work.inputs(item) + thread() % kPieces * 8;
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i)
+    for (int i = 0; i < kRounds; ++i) {
       row_[i] = static_cast<uint32_t>(work.input(item, min(thread() / kPieces + i * kRows, item.count - 1)) / 8);
+      forget_uses(row_[i]);  // or it would be computed at every copy
+    }
   }
   __device__ void copy(uint32_t to, int column) const {
     to += swizzled_piece(static_cast<uint32_t>(thread() / kPieces), static_cast<uint32_t>(thread() % kPieces));
     const bf16* from = first_ + column;
 #pragma unroll
     for (int i = 0; i < kRounds; ++i)
-      copy_async_if(i < rounds_, to + static_cast<uint32_t>(i) * kRows * kSwizzledRow, from + uint64_t{row_[i]} * 8);
+      copy_async_if(i < rounds_, to + static_cast<uint32_t>(i) * kRows * kSwizzledRow, place_behind(from, row_[i]));
   }
 
  private:

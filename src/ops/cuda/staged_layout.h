@@ -26,7 +26,7 @@ DI_HOST_DEVICE constexpr int staged_inputs(int count) { return count <= 32 ? 32 
 /// Of the inputs / 4 quadruples of sums of a thread, those of earlier segments that are kept in registers. The others lie in
 /// shared memory.
 DI_HOST_DEVICE constexpr int kept_sums(int inputs) {
-  return inputs <= 80 ? inputs / 4 : inputs <= 96 ? 16 : inputs <= 112 ? 10 : 4;
+  return inputs <= 64 ? inputs / 4 : inputs <= 80 ? 16 : inputs <= 96 ? 10 : inputs <= 112 ? 5 : 1;
 }
 
 /// Byte offsets from the beginning of shared memory, a multiple of 1024.

@@ -1,9 +1,9 @@
 #pragma once
 
-// How a warp multiplies two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the speed of
-// memory. Its weights come by a ring in shared memory that is the warp's own: every lane copies the 16 bytes of each row that it
-// will read itself, kStreamSlots - 1 chunks ahead, across the ends of segments, and no warp ever waits for another. Both panels
-// are multiplied by the same inputs, which a lane asks for as soon as it is done with those of the chunk before.
+// How a warp multiplies one or two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the
+// speed of memory. Its weights come by a ring in shared memory that is the warp's own: every lane copies the 16 bytes of each row
+// that it will read itself, all slots but one ahead, across the ends of segments, and no warp waits for another. Two panels are
+// multiplied by the same inputs, which a lane asks for as soon as it is done with those of the chunk before.
 //
 // The products, their order and the segments are those of fragments.cuh and segments.cuh: so are the bits.
 
@@ -11,18 +11,22 @@
 
 namespace deepinfer::cuda {
 
-inline constexpr int kStreamPanels = 2;
-inline constexpr int kStreamSlots = 4;
-inline constexpr uint32_t kStreamSlot = kStreamPanels * kPanelRows * 64;    ///< bytes of a chunk of both panels
-inline constexpr uint32_t kStreamScales = kStreamPanels * kPanelRows * 16;  ///< of a segment's scales
-/// Shared memory of a warp: the ring, then the scales of two segments. Afterwards the ring has the sums.
-inline constexpr uint32_t kStreamBytes = kStreamSlots * kStreamSlot + 2 * kStreamScales;
-static_assert(kStreamSlots == 4, "a slot is found by two bits, and two segments' scales are enough");
+/// A warp's shared memory, in bytes: the ring, then scales of segments. Afterwards the ring has the sums.
+template <int kPanels>
+struct StreamLayout {
+  static constexpr int kSlots = 8 / kPanels;
+  static constexpr uint32_t kSlot = kPanels * kPanelRows * 64;    ///< a chunk
+  static constexpr uint32_t kScales = kPanels * kPanelRows * 16;  ///< of a segment
+  /// Segments whose scales are there at a time: the one at work, and those that chunks are asked for of, at most every 4 chunks.
+  static constexpr int kScaleSlots = (kSlots + 2) / 4 + 1;
+  static constexpr uint32_t kBytes = kSlots * kSlot + kScaleSlots * kScales;
+};
 
-/// Two panels, of one matrix or of two of the same size, and their first rows; rows behind the last repeat it.
+/// Panels of one matrix, or of several of the same size, and their first rows; rows behind the last repeat it.
+template <int kPanels>
 struct StreamedWeights {
-  WeightView weight[kStreamPanels];
-  int64_t first_row[kStreamPanels];
+  WeightView weight[kPanels];
+  int64_t first_row[kPanels];
 };
 
 namespace streamed {
@@ -59,7 +63,7 @@ struct Panel {
   int piece;               ///< bytes of scales that a copy takes, 16 or 8; 0: they do not lie at multiples of that
   bool words;              ///< whole words hold the scales of the row
 
-  __device__ Panel(const WeightView& w, int64_t first_row, int lane) {
+  __device__ void set(const WeightView& w, int64_t first_row, int lane) {
     const int64_t last_row = w.out - 1;
     const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : w.in / 2;
 #pragma unroll
@@ -122,58 +126,59 @@ __device__ inline void multiply_rows(const uint4 (&rows)[4], const uint32_t (&sc
   }
 }
 
-template <int kTiles, typename Do>
+template <int kPanels, int kTiles, typename Do>
 __device__ inline void for_each_sum(const Do& act) {
 #pragma unroll
-  for (int i = 0; i < kStreamPanels * 2 * kTiles * 4; ++i) act(i / (8 * kTiles), i / (4 * kTiles) % 2, i / 4 % kTiles, i % 4);
+  for (int i = 0; i < kPanels * 2 * kTiles * 4; ++i) act(i / (8 * kTiles), i / (4 * kTiles) % 2, i / 4 % kTiles, i % 4);
 }
 
 }  // namespace streamed
 
-/// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's kStreamBytes, at a multiple of 16; free
+/// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's StreamLayout, at a multiple of 16; free
 /// again afterwards.
-template <WeightFormat kFormat, int kTiles>
-__device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights& weights, const InputRows<kTiles>& x, int lane,
-                                         float (&total)[kStreamPanels][2][kTiles][4]) {
+template <WeightFormat kFormat, int kPanels, int kTiles>
+__device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<kPanels>& weights, const InputRows<kTiles>& x,
+                                         int lane, float (&total)[kPanels][2][kTiles][4]) {
+  using Layout = StreamLayout<kPanels>;
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr int kLaneColumns = kChunk / 4;
   constexpr int kPairs = kLaneColumns / 8;
   constexpr int kChunks = kSegment / kChunk;  // of a segment
   constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
-  constexpr int kAhead = kStreamSlots - 1;
-  static_assert(kFormat != WeightFormat::kBf16);
+  constexpr int kAhead = Layout::kSlots - 1;
+  static_assert(kFormat != WeightFormat::kBf16 && (kChunks - 1 + kAhead) / kChunks < Layout::kScaleSlots);
 
   const auto columns = static_cast<int>(weights.weight[0].in);
   const int chunks = (columns + kChunk - 1) / kChunk;
   const int scale_count = columns / kScaleGroup;
   const int first_column = lane % 4 * kLaneColumns;  // of the lane in a chunk
-  const streamed::Panel<kFormat> panels[kStreamPanels] = {{weights.weight[0], weights.first_row[0], lane},
-                                                          {weights.weight[1], weights.first_row[1], lane}};
-  uint8_t* scale_memory = memory + kStreamSlots * kStreamSlot;
+  streamed::Panel<kFormat> panels[kPanels];
+#pragma unroll
+  for (int p = 0; p < kPanels; ++p) panels[p].set(weights.weight[p], weights.first_row[p], lane);
+  uint8_t* scale_memory = memory + Layout::kSlots * Layout::kSlot;
   const uint32_t ring =
       shared_address(memory) + static_cast<uint32_t>(lane) * 16;  // a row's piece of every lane, one after the other
 
   const auto request = [&](int chunk) {
     if (chunk < chunks) {
-      const uint32_t slot = ring + static_cast<uint32_t>(chunk % kStreamSlots) * kStreamSlot;
+      const uint32_t slot = ring + static_cast<uint32_t>(chunk % Layout::kSlots) * Layout::kSlot;
       if ((chunk + 1) * kChunk <= columns) {
 #pragma unroll
-        for (int i = 0; i < kStreamPanels * 4; ++i)
+        for (int i = 0; i < kPanels * 4; ++i)
           copy_weights_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), panels[i / 4].rows[i % 4] + chunk * 64, 16);
       } else {
         const bool there = chunk * kChunk + first_column < columns;
 #pragma unroll
-        for (int i = 0; i < kStreamPanels * 4; ++i) {
+        for (int i = 0; i < kPanels * 4; ++i) {
           const uint8_t* row = panels[i / 4].rows[i % 4];
           copy_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), there ? row + chunk * 64 : row, there ? 16 : 0);
         }
       }
       if (chunk % kChunks == 0 && (!kFp8 || lane == 0)) {
         const int segment = chunk / kChunks;
-        uint8_t* to = scale_memory + segment % 2 * static_cast<int>(kStreamScales) + lane * 16;
+        uint8_t* to = scale_memory + segment % Layout::kScaleSlots * static_cast<int>(Layout::kScales) + lane * 16;
 #pragma unroll
-        for (int p = 0; p < kStreamPanels; ++p)
-          panels[p].copy_scales(to + p * kPanelRows * 16, segment, scale_count - segment * 16);
+        for (int p = 0; p < kPanels; ++p) panels[p].copy_scales(to + p * kPanelRows * 16, segment, scale_count - segment * 16);
       }
     }
     commit_copies();
@@ -193,13 +198,14 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights&
   for (int chunk = 0; chunk < kAhead; ++chunk) request(chunk);
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) load_input(0, pair);
-  streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
+  streamed::for_each_sum<kPanels, kTiles>(
+      [&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
 
   for (int segment = 0; segment * kChunks < chunks; ++segment) {
     const int own = min(kChunks, chunks - segment * kChunks);
-    const uint32_t scales = shared_address(scale_memory) + static_cast<uint32_t>(segment % 2) * kStreamScales;
+    const uint32_t scales = shared_address(scale_memory) + static_cast<uint32_t>(segment % Layout::kScaleSlots) * Layout::kScales;
     bool wide = false;  // some scale of the segment needs two factors, or nearly so
-    float c[kStreamPanels][2][kTiles][4] = {};
+    float c[kPanels][2][kTiles][4] = {};
 #pragma unroll 2
     for (int i = 0; i < own; ++i) {
       const int chunk = segment * kChunks + i;
@@ -208,15 +214,15 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights&
         __syncwarp();  // scales are copied by one lane for others; those of the segment before have been read
         uint32_t bits = 0;
 #pragma unroll
-        for (int p = 0; p < kStreamPanels; ++p) {
+        for (int p = 0; p < kPanels; ++p) {
           const uint4 row = load_shared(scales + static_cast<uint32_t>(p * kPanelRows + (kFp8 ? 0 : lane)) * 16);
           bits |= row.x | row.y | row.z | row.w;
         }
         wide = __any_sync(0xffffffffu, (bits & 0x80808080u) != 0);
       }
-      const uint32_t slot = ring + static_cast<uint32_t>(i % kStreamSlots) * kStreamSlot;
+      const uint32_t slot = ring + static_cast<uint32_t>(chunk % Layout::kSlots) * Layout::kSlot;
 #pragma unroll
-      for (int p = 0; p < kStreamPanels; ++p) {
+      for (int p = 0; p < kPanels; ++p) {
         uint4 rows[4];
         uint32_t scale[4];
 #pragma unroll
@@ -229,11 +235,11 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights&
         if (p == 0) request(chunk + kAhead);
         if (wide) {
           streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, input, c[p], [](int) {});
-          if (p + 1 == kStreamPanels) {
+          if (p + 1 == kPanels) {
 #pragma unroll
             for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, pair);
           }
-        } else if (p + 1 == kStreamPanels) {
+        } else if (p + 1 == kPanels) {
           streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p],
                                                           [&](int pair) { load_input(chunk + 1, pair); });
         } else {
@@ -241,18 +247,18 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights&
         }
       }
     }
-    streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] += c[p][m][tile][i]; });
+    streamed::for_each_sum<kPanels, kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] += c[p][m][tile][i]; });
   }
 }
 
 /// A warp's sums where all its lanes find them, in what multiply_streamed has used: of a panel, kTiles * 8 inputs of kPartStride.
-template <int kTiles>
-__device__ inline const float* share_sums(uint8_t* memory, const float (&total)[kStreamPanels][2][kTiles][4], int lane) {
-  static_assert(sizeof(float) * kStreamPanels * kTiles * 8 * kPartStride <= kStreamBytes);
+template <int kPanels, int kTiles>
+__device__ inline const float* share_sums(uint8_t* memory, const float (&total)[kPanels][2][kTiles][4], int lane) {
+  static_assert(sizeof(float) * kPanels * kTiles * 8 * kPartStride <= StreamLayout<kPanels>::kBytes);
   auto* sums = reinterpret_cast<float*>(memory);
   __syncwarp();
 #pragma unroll
-  for (int p = 0; p < kStreamPanels; ++p) store_part<kTiles>(sums + p * kTiles * 8 * kPartStride, lane, total[p]);
+  for (int p = 0; p < kPanels; ++p) store_part<kTiles>(sums + p * kTiles * 8 * kPartStride, lane, total[p]);
   __syncwarp();
   return sums;
 }

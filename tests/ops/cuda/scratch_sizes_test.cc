@@ -70,9 +70,9 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     for (int64_t rows = 1; rows < 3000; rows += rows < 200 ? 1 : 37) {
       for (const bool staged : {false, true}) {
         const ExpertSizes s = expert_sizes(shape, rows, staged, true);
-        some |= s.streamed;
-        EXPECT_FALSE(s.streamed && (s.staged || s.wide));
-        if (!s.streamed) {
+        some |= s.warp_panels > 0;
+        EXPECT_FALSE(s.warp_panels > 0 && (s.staged || s.wide));
+        if (s.warp_panels == 0) {
           EXPECT_EQ(s.tile_inputs, expert_sizes(shape, rows, staged).tile_inputs);
           continue;
         }
@@ -93,9 +93,10 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     }
   }
   EXPECT_TRUE(some);
-  EXPECT_FALSE(expert_sizes(kShapes[0], 1, false, true).streamed);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true, true).streamed);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 512, false, true).streamed);
+  EXPECT_EQ(expert_sizes(kShapes[1], 1, false, true).warp_panels, 0);
+  EXPECT_EQ(expert_sizes(kShapes[0], 1, false, true).warp_panels, 1);
+  EXPECT_EQ(expert_sizes(kShapes[0], 8, true, true).warp_panels, 2);
+  EXPECT_EQ(expert_sizes(kShapes[0], 512, false, true).warp_panels, 2);
   EXPECT_TRUE(expert_sizes(kShapes[0], 2048, true, true).staged);
 }
 

@@ -63,12 +63,12 @@ class Guarded {
   uint8_t* data_;
 };
 
-constexpr int kStreamed = -1;
+constexpr int kStreamed = -2, kStreamedApart = -1;  // two panels a warp, one
 
 /// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
-  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones.
+  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed, kStreamedApart: streamed ones.
   EmulatedProducts(int tile_inputs, bool arranged)
       : WrappedBackend(make_reference_backend(pool())), tile_inputs_(tile_inputs), arranged_(arranged), stream_(nullptr, false) {}
 
@@ -92,10 +92,10 @@ class EmulatedProducts final : public WrappedBackend {
     ExpertsArgs args = given;
     for (Fp8Weight* w : {&args.shared_w1, &args.shared_w2, &args.shared_w3}) *w = guarded(*w);
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, args.shared_w1.in, args.shared_w1.out};
-    cuda::ExpertPlan plan{tile_inputs_ > 0            ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
-                          : tile_inputs_ == kStreamed ? cuda::streamed_expert_sizes(shape, rows)
-                                                      : cuda::expert_sizes(shape, rows)};
-    plan.shared_first = plan.staged || (plan.streamed && !arranged_);
+    cuda::ExpertPlan plan{tile_inputs_ > 0   ? cuda::staged_expert_sizes(shape, rows, tile_inputs_)
+                          : tile_inputs_ < 0 ? cuda::streamed_expert_sizes(shape, rows, -tile_inputs_)
+                                             : cuda::expert_sizes(shape, rows)};
+    plan.shared_first = plan.staged || (plan.warp_panels > 0 && !arranged_);
     plan.arranged = arranged_;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
@@ -278,11 +278,15 @@ class StreamedExpertShapes : public ::testing::TestWithParam<ExpertShape> {};
 TEST_P(StreamedExpertShapes, HaveTheBitsOfTheOthers) {
   const ExpertShape& shape = GetParam();
   const RunRows run = expert_case(shape).make();
-  EmulatedProducts plain(0, false), streamed(kStreamed, false);
+  EmulatedProducts plain(0, false);
   const Outputs want = run(plain, 0, shape.rows);
-  ASSERT_NO_FATAL_FAILURE(expect_same(run(streamed, 0, shape.rows), want, 0, shape.rows));
-  EmulatedProducts arranged(kStreamed, true);
-  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged, 0, shape.rows), want, 0, shape.rows));
+  for (const int panels : {kStreamed, kStreamedApart}) {
+    for (const bool arranged : {false, true}) {
+      SCOPED_TRACE(std::to_string(panels) + (arranged ? " arranged" : ""));
+      EmulatedProducts streamed(panels, arranged);
+      ASSERT_NO_FATAL_FAILURE(expect_same(run(streamed, 0, shape.rows), want, 0, shape.rows));
+    }
+  }
 }
 
 TEST(StreamedExperts, AreCloseToTheReference) {

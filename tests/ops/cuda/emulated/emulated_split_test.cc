@@ -118,10 +118,11 @@ TEST(SplitProducts, AreTakenWhereTheyPay) {
     Shape shape;
     int64_t first, last;  // rows
   };
-  for (const Case& c : {Case{"wo_b", {8192, {5120}}, 3, 256}, Case{"wo_a", {4096, {8192}, 8}, 3, 256},
-                        Case{"wq_a", {5120, {1280}}, 17, 256}, Case{"wq_a and wkv", {5120, {1280, 512}}, 17, 256},
-                        Case{"wq_b", {1280, {32768}}, 3, 64}, Case{"one segment", {512, {32768}}, 1, kNever},
-                        Case{"small", {1024, {512}}, 1, kNever}, Case{"too large", {6144, {25600}}, 1, kNever}}) {
+  for (const Case& c :
+       {Case{"wo_b", {8192, {5120}}, 17, 128}, Case{"wo_a", {4096, {8192}, 8}, 17, 128}, Case{"wq_a", {5120, {1280}}, 17, 256},
+        Case{"wq_a and wkv", {5120, {1280, 512}}, 17, 256}, Case{"index_wq_b", {1280, {4096}}, 17, 128},
+        Case{"wq_b", {1280, {32768}}, 1, kNever}, Case{"one segment", {512, {8192}}, 1, kNever},
+        Case{"small", {1024, {512}}, 1, kNever}, Case{"too large", {6144, {25600}}, 1, kNever}}) {
     SCOPED_TRACE(c.name);
     ProductArgs args;
     args.groups = c.shape.groups;

@@ -20,6 +20,10 @@ T* dynamic_shared_behind() {
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 
+inline const void* place_behind(const void* from, uint32_t units) {
+  return static_cast<const uint8_t*>(from) + uint64_t{units} * 16;
+}
+
 inline void copy_async(uint32_t shared, const void* from, int bytes) {
   if (shared % 16 != 0 || (bytes != 0 && bytes != 16)) std::abort();
   if (bytes != 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) std::abort();
@@ -108,6 +112,26 @@ inline void load_matrices(uint32_t (&r)[4], const bf16* p) {
 inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p) {
   load_blocks(r, p, [](const auto& value, int l, int i) { return value(l % 4 * 2 + i, l / 4); });
 }
+
+inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  struct Lane {
+    uint32_t address;
+    const uint32_t* r;
+  } own{address, r};
+  if (address % 16 != 0) std::abort();
+  emulated::with_warp(&own, [](void* const* lanes) {
+    for (int l = 0; l < 32; ++l) {
+      for (int m = 0; m < 4; ++m) {
+        for (int i = 0; i < 2; ++i) {
+          const Lane& to = *static_cast<const Lane*>(lanes[m * 8 + l % 4 * 2 + i]);
+          const auto half = static_cast<uint16_t>(static_cast<const Lane*>(lanes[l])->r[m] >> 16 * i);
+          std::memcpy(const_cast<uint8_t*>(emulated::shared_at(to.address, 16)) + l / 4 * 2, &half, 2);
+        }
+      }
+    }
+  });
+}
+inline uint32_t narrow_two(float low, float high) { return pair_of(low, high); }
 
 /// One unit of the last place beside the nearest, as it may be.
 inline float reciprocal_approx(float x) { return std::nextafter(1.0f / x, 0.0f); }
