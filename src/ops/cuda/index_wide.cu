@@ -274,17 +274,6 @@ __device__ bool same_keys(const PagedRows& a, const PagedRows& b) {
   return a.pages == b.pages && a.rows_per_page == b.rows_per_page && a.offset == b.offset && a.row_bytes == b.row_bytes;
 }
 
-// Score of row `row` of the block, number r of all, by key j.
-template <typename Shared>
-__device__ void write_rank(const ScoreArgs& args, const Shared& s, int row, int64_t r, int j, float score) {
-  uint16_t rank = rank_of(round_to_bf16(score));
-  if (s.restricted[row]) {
-    const uint32_t b = static_cast<uint32_t>(j) / static_cast<uint32_t>(args.block_size);
-    if ((args.bits[r * args.words + b / 64] >> (b % 64) & 1) == 0) rank = kMinusInfinity;
-  }
-  args.rank[r * args.row_stride + j] = rank;
-}
-
 // `keys`, all before `end`, for rows first .. first + count - 1. The rows' queries are there.
 template <typename Rows, typename Keys>
 __device__ void score_keys(const ScoreArgs& args, int64_t first, int count, const Keys& keys, int end,
@@ -302,9 +291,24 @@ __device__ void score_keys(const ScoreArgs& args, int64_t first, int count, cons
     widen_keys(piece, a);
     load_keys(next, args.dim, piece);
     next = keys.find(min(tile + 2 * kGroups, tiles - 1));
+    // The lane's scores of a turn: of one query by both keys, or of the one by one of them.
+    constexpr int kScores = Rows::kTileRows == 4 ? 2 : 1;
+    int key[kScores];
+    uint32_t block[kScores];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      key[i] = keys.key(tile, kScores == 2 ? i : t % 2);
+      block[i] = args.restrict_rows ? static_cast<uint32_t>(key[i]) / static_cast<uint32_t>(args.block_size) : 0;
+    }
 #pragma unroll 1
     for (int turn = 0; turn * Rows::kTileRows < count; ++turn) {
       const uint32_t queries = shared_address(s.queries) + static_cast<uint32_t>(turn) * Rows::kTileBytes;
+      const int row = kScores == 2 ? turn * Rows::kTileRows + t : turn;
+      const int behind = kScores == 2 || t < 2 ? min(s.visible[row], end) : 0;
+      const auto* bits = reinterpret_cast<const uint32_t*>(args.bits + (first + row) * args.words);
+      uint32_t candidates[kScores];  // asked for before the products
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) candidates[i] = s.restricted[row] && key[i] < behind ? bits[block[i] / 32] : 0xffffffffu;
       float c[Rows::kInputs / 8][4];
       begin_products();
 #pragma unroll
@@ -315,21 +319,13 @@ __device__ void score_keys(const ScoreArgs& args, int64_t first, int count, cons
       settle(c);
       float sums[Rows::kTileRows][2];
       add_heads<Rows>(c, s.weights + turn * Rows::kTileRows, sums);
-      if constexpr (Rows::kTileRows == 4) {
-        float score[2];
-        add_lanes(sums, score);
-        const int row = turn * 4 + t;
+      float score[kScores];
+      add_lanes(sums, score);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = keys.key(tile, half);
-          if (j < min(s.visible[row], end)) write_rank(args, s, row, first + row, j, score[half]);
-        }
-      } else {
-        static_assert(Rows::kTileRows == 1);
-        float score[1];
-        add_lanes(sums, score);
-        const int j = keys.key(tile, t % 2);
-        if (t < 2 && j < end) write_rank(args, s, turn, first + turn, j, score[0]);
+      for (int i = 0; i < kScores; ++i) {
+        if (key[i] >= behind) continue;
+        const bool candidate = (candidates[i] >> (block[i] % 32) & 1) != 0;
+        args.rank[(first + row) * args.row_stride + key[i]] = candidate ? rank_of(round_to_bf16(score[i])) : kMinusInfinity;
       }
     }
   }
