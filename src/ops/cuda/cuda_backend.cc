@@ -87,7 +87,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                     "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 32 rows" : "")},
+                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 33 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
