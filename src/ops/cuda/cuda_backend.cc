@@ -76,7 +76,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
-             (features_.split ? "; mma bf16, a segment of the columns a block, from 17 to 256" : "")},
+             (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +

@@ -80,6 +80,13 @@ __device__ inline uint4 load_once(const uint8_t* p) {
   return v;
 }
 
+/// A byte of weights. Nothing is computed from it before it is used: __ldg of a byte is followed by a mask, which waits for it.
+__device__ inline uint32_t load_byte(const uint8_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+}
+
 /// 16 bytes, and one, at an address of shared memory.
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;
