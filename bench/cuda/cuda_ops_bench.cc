@@ -337,7 +337,9 @@ void OpsBench::index() {
   }
   run(32, 32768, Mode::kNone);
   run(64, 131072, Mode::kNone);
-  for (int64_t rows : {32L, 64L, 128L, kBatch}) run(rows, kOwn, Mode::kNone, true);
+  for (int64_t rows : {32L, 64L, 128L, kBatch}) {
+    for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) run(rows, kOwn, mode, true);
+  }
   for (int64_t rows : {2048L, kPrefill}) {
     for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) run(rows, kBehind, mode);
   }

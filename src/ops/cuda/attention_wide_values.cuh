@@ -111,18 +111,22 @@ __device__ inline void widen_stages(typename Shape::Shared& s, int count, ValueL
 }
 
 // sums / total in place, of the lane's head i of two. Where no step leaves the range of numbers, two corrections of the product
-// with the reciprocal round as a division does (Markstein), without its look at every operand.
+// with the reciprocal round as a division does (Markstein), without its look at every operand; zeros keep their signs.
 __device__ inline void divide_sums(float total, int i, float (&sums)[kGroupDims / 8][4]) {
-  constexpr float kLeast = 0x1p-40f;
+  constexpr float kLeast = 0x1p-100f;
   constexpr float kMost = 0x1p40f;
   float least = 1;
   float most = 1;
 #pragma unroll
   for (int j = 0; j < kGroupDims / 8; ++j) {
 #pragma unroll
-    for (int k = i * 2; k < i * 2 + 2; ++k) least = fminf(least, fabsf(sums[j][k])), most = fmaxf(most, fabsf(sums[j][k]));
+    for (int k = i * 2; k < i * 2 + 2; ++k) {
+      const float size = fabsf(sums[j][k]);
+      least = fminf(least, size == 0 ? 1.0f : size);
+      most = fmaxf(most, size);
+    }
   }
-  const bool plain = least >= kLeast && most <= kMost && total >= kLeast && total <= kMost;
+  const bool plain = least >= kLeast && most <= kMost && total >= 0x1p-20f && total <= 0x1p20f;
   if (__any_sync(0xffffffffu, !plain)) {
 #pragma unroll
     for (int j = 0; j < kGroupDims / 8; ++j) {
@@ -136,9 +140,11 @@ __device__ inline void divide_sums(float total, int i, float (&sums)[kGroupDims 
   for (int j = 0; j < kGroupDims / 8; ++j) {
 #pragma unroll
     for (int k = i * 2; k < i * 2 + 2; ++k) {
-      float quotient = sums[j][k] * reciprocal;
-      quotient = fmaf(fmaf(-total, quotient, sums[j][k]), reciprocal, quotient);
-      sums[j][k] = fmaf(fmaf(-total, quotient, sums[j][k]), reciprocal, quotient);
+      const float sum = sums[j][k];
+      float quotient = sum * reciprocal;
+      quotient = fmaf(fmaf(-total, quotient, sum), reciprocal, quotient);
+      quotient = fmaf(fmaf(-total, quotient, sum), reciprocal, quotient);
+      sums[j][k] = copysignf(quotient, sum);
     }
   }
 }

@@ -87,7 +87,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                     "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 32 rows" : "")},
+                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 33 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
@@ -359,7 +359,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
     cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
-    plan.shared_first = features_.overlap || plan.staged || plan.warp_panels > 0;
+    plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
     const cuda::ExpertSizes room =

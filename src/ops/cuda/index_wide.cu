@@ -1,7 +1,7 @@
 // Index scores of many rows, on warpgroups. The arithmetic is that of index.cu, to the bit. A block has 16 rows of one sequence,
 // or one row, their queries in shared memory in the order of the products, and a range of keys. A warpgroup takes 64 keys at a
 // time, widens them once in registers as the A operand, and multiplies them by four queries of 32 heads at a time, or by the one.
-// While it adds the heads, the others multiply.
+// While it adds the heads, the others multiply. One row that is restricted to candidates has no other keys looked at.
 //
 // For 8,192 rows by 36,864 keys that is 3.1 ms at the matrix rate; adding the heads of a score takes some 75 instructions of a
 // thread, 0.8 ms of the schedulers if nothing waits; ranks are 0.6 GB. Rows whose keys are their own are bound by the widening,
@@ -23,6 +23,12 @@ constexpr int kGroups = 3;  // warpgroups
 constexpr int kThreads = kGroups * kWarpgroup;
 constexpr int kTileKeys = 64;
 constexpr int kProducts = kDim / 16;
+constexpr int kRound = kGroups * kTileKeys;
+constexpr int kMostRounds = 48;    // of a block
+constexpr int kCandidateKeys = 8;  // of a candidate block that is found ahead
+constexpr int kTileCandidates = kTileKeys / kCandidateKeys;
+constexpr int kMostCandidates = kMostRounds * kRound / kCandidateKeys;
+static_assert(kMostCandidates % kThreads == 0 && kRound % kCandidateKeys == 0);
 
 // Blocks of many rows, and of one.
 template <int kBlockRows, int kProductRows>
@@ -36,8 +42,10 @@ struct Shape {
 
   struct Shared {
     uint8_t queries[kRows / kTileRows * kTileBytes];
-    uint32_t weights[kRows][kHeads / 2];  // pairs
-    int visible[kRows];                   // 0: not scored
+    uint32_t weights[kRows][kHeads / 2];                    // pairs
+    uint16_t candidates[kRows == 1 ? kMostCandidates : 1];  // of the block's keys
+    uint32_t warp_candidates[kThreads / kWarp];
+    int visible[kRows];  // 0: not scored
     bool restricted[kRows];
   };
 };
@@ -98,7 +106,8 @@ __device__ void load_rows(const ScoreArgs& args, int64_t first, int count, typen
   }
 }
 
-// The lane's two keys of a tile: rows lane / 4 and 8 behind it of the warp's 16. Rows behind `last` repeat it.
+// The lane's two keys of a tile: rows lane / 4 and 8 behind it of the warp's 16. Keys that are not there repeat the last one.
+__device__ int row_in_tile() { return thread_index() % kWarpgroup / kWarp * 16 + thread_index() % kWarp / 4; }
 struct LaneKeys {
   const uint8_t* row[2];
 };
@@ -114,20 +123,57 @@ struct KeyPages {
         row_bytes(static_cast<uint32_t>(keys.row_bytes)) {}
   __device__ const uint8_t* row(uint32_t j) const { return pages[j / rows_per_page] + offset + j % rows_per_page * row_bytes; }
 };
-__device__ LaneKeys find_keys(const KeyPages& keys, int base, int last) {
-  const int row = thread_index() % kWarpgroup / kWarp * 16 + thread_index() % kWarp / 4;
-  LaneKeys own;
-  if (keys.rows_per_page % kTileKeys == 0) {  // tiles begin at multiples of theirs: one page has them all
-    const uint8_t* first = keys.row(static_cast<uint32_t>(base));
-    const int most = min(last - base, kTileKeys - 1);
+// Keys begin .. end - 1, tile after tile.
+class KeyRange {
+ public:
+  __device__ KeyRange(const KeyPages& pages, int begin, int end) : pages_(pages), begin_(begin), end_(end) {}
+  __device__ int tiles() const { return (end_ - begin_ + kTileKeys - 1) / kTileKeys; }
+  __device__ LaneKeys find(int tile) const {
+    const int base = begin_ + tile * kTileKeys;
+    const int row = row_in_tile();
+    LaneKeys own;
+    if (pages_.rows_per_page % kTileKeys == 0) {  // tiles begin at multiples of theirs: one page has them all
+      const uint8_t* first = pages_.row(static_cast<uint32_t>(base));
+      const int most = min(end_ - 1 - base, kTileKeys - 1);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) own.row[i] = first + static_cast<uint32_t>(min(row + 8 * i, most)) * keys.row_bytes;
-  } else {
+      for (int i = 0; i < 2; ++i) own.row[i] = first + static_cast<uint32_t>(min(row + 8 * i, most)) * pages_.row_bytes;
+    } else {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) own.row[i] = keys.row(static_cast<uint32_t>(min(base + row + 8 * i, last)));
+      for (int i = 0; i < 2; ++i) own.row[i] = pages_.row(static_cast<uint32_t>(min(base + row + 8 * i, end_ - 1)));
+    }
+    return own;
   }
-  return own;
-}
+  // The lane's key i, or one that is not there.
+  __device__ int key(int tile, int i) const { return begin_ + tile * kTileKeys + row_in_tile() + 8 * i; }
+
+ private:
+  const KeyPages& pages_;
+  int begin_, end_;
+};
+// Those of them that lie in some blocks of kCandidateKeys, counted from the first key's.
+class CandidateList {
+ public:
+  __device__ CandidateList(const KeyPages& pages, int begin, int end, const uint16_t* blocks, int count)
+      : pages_(pages), blocks_(blocks), begin_(begin), end_(end), count_(count) {}
+  __device__ int tiles() const { return (count_ + kTileCandidates - 1) / kTileCandidates; }
+  __device__ LaneKeys find(int tile) const {
+    LaneKeys own;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      own.row[i] = pages_.row(static_cast<uint32_t>(min(key_of(min(entry(tile, i), count_ - 1)), end_ - 1)));
+    return own;
+  }
+  __device__ int key(int tile, int i) const { return entry(tile, i) < count_ ? key_of(entry(tile, i)) : end_; }
+
+ private:
+  // A warp's 16 rows are two blocks.
+  __device__ int entry(int tile, int i) const { return tile * kTileCandidates + row_in_tile() / kCandidateKeys + i; }
+  __device__ int key_of(int entry) const { return begin_ + blocks_[entry] * kCandidateKeys + row_in_tile() % kCandidateKeys; }
+
+  const KeyPages& pages_;
+  const uint16_t* blocks_;
+  int begin_, end_, count_;
+};
 
 // The lane's part of them: 32 dims each.
 struct KeyPiece {
@@ -228,42 +274,41 @@ __device__ bool same_keys(const PagedRows& a, const PagedRows& b) {
   return a.pages == b.pages && a.rows_per_page == b.rows_per_page && a.offset == b.offset && a.row_bytes == b.row_bytes;
 }
 
-// Score of row `row` of the block, number r of all, by key j.
-template <typename Shared>
-__device__ void write_rank(const ScoreArgs& args, const Shared& s, int row, int64_t r, int j, float score) {
-  uint16_t rank = rank_of(round_to_bf16(score));
-  if (s.restricted[row]) {
-    const uint32_t b = static_cast<uint32_t>(j) / static_cast<uint32_t>(args.block_size);
-    if ((args.bits[r * args.words + b / 64] >> (b % 64) & 1) == 0) rank = kMinusInfinity;
-  }
-  args.rank[r * args.row_stride + j] = rank;
-}
-
-// Keys [begin, end) for rows first .. first + count - 1, whose keys are the same.
-template <typename Rows>
-__device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int begin, int end, typename Rows::Shared& s) {
-  constexpr int kRound = kGroups * kTileKeys;
-  const KeyPages keys(args.rows[first].keys);
-  const int lane = thread_index() % kWarp;
-  const int t = lane % 4;
-  const int key_in_tile = thread_index() % kWarpgroup / kWarp * 16 + lane / 4;
-  int base = begin + thread_index() / kWarpgroup * kTileKeys;
-  const auto find = [&](int tile) { return find_keys(keys, min(tile, (end - 1) / kTileKeys * kTileKeys), end - 1); };
+// `keys`, all before `end`, for rows first .. first + count - 1. The rows' queries are there.
+template <typename Rows, typename Keys>
+__device__ void score_keys(const ScoreArgs& args, int64_t first, int count, const Keys& keys, int end,
+                           const typename Rows::Shared& s) {
+  const int t = thread_index() % 4;
+  const int tiles = keys.tiles();
+  int tile = thread_index() / kWarpgroup;
+  if (tile >= tiles) return;
   KeyPiece piece;
-  load_keys(find(base), args.dim, piece);
-  LaneKeys next = find(base + kRound);  // a tile's rows are found while the one before it is loaded
-  load_rows<Rows>(args, first, count, s);
-  show_shared_memory();
-  __syncthreads();
+  load_keys(keys.find(tile), args.dim, piece);
+  LaneKeys next = keys.find(min(tile + kGroups, tiles - 1));  // a tile's rows are found while the one before it is loaded
 #pragma unroll 1
-  for (; base < end; base += kRound) {
+  for (; tile < tiles; tile += kGroups) {
     uint32_t a[kProducts][4];
     widen_keys(piece, a);
     load_keys(next, args.dim, piece);
-    next = find(base + 2 * kRound);
+    next = keys.find(min(tile + 2 * kGroups, tiles - 1));
+    // The lane's scores of a turn: of one query by both keys, or of the one by one of them.
+    constexpr int kScores = Rows::kTileRows == 4 ? 2 : 1;
+    int key[kScores];
+    uint32_t block[kScores];
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      key[i] = keys.key(tile, kScores == 2 ? i : t % 2);
+      block[i] = args.restrict_rows ? static_cast<uint32_t>(key[i]) / static_cast<uint32_t>(args.block_size) : 0;
+    }
 #pragma unroll 1
-    for (int tile = 0; tile * Rows::kTileRows < count; ++tile) {
-      const uint32_t queries = shared_address(s.queries) + static_cast<uint32_t>(tile) * Rows::kTileBytes;
+    for (int turn = 0; turn * Rows::kTileRows < count; ++turn) {
+      const uint32_t queries = shared_address(s.queries) + static_cast<uint32_t>(turn) * Rows::kTileBytes;
+      const int row = kScores == 2 ? turn * Rows::kTileRows + t : turn;
+      const int behind = kScores == 2 || t < 2 ? min(s.visible[row], end) : 0;
+      const auto* bits = reinterpret_cast<const uint32_t*>(args.bits + (first + row) * args.words);
+      uint32_t candidates[kScores];  // asked for before the products
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) candidates[i] = s.restricted[row] && key[i] < behind ? bits[block[i] / 32] : 0xffffffffu;
       float c[Rows::kInputs / 8][4];
       begin_products();
 #pragma unroll
@@ -273,25 +318,79 @@ __device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int 
       wait_products<0>();
       settle(c);
       float sums[Rows::kTileRows][2];
-      add_heads<Rows>(c, s.weights + tile * Rows::kTileRows, sums);
-      if constexpr (Rows::kTileRows == 4) {
-        float score[2];
-        add_lanes(sums, score);
-        const int row = tile * 4 + t;
+      add_heads<Rows>(c, s.weights + turn * Rows::kTileRows, sums);
+      float score[kScores];
+      add_lanes(sums, score);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int j = base + key_in_tile + half * 8;
-          if (j < min(s.visible[row], end)) write_rank(args, s, row, first + row, j, score[half]);
-        }
-      } else {
-        static_assert(Rows::kTileRows == 1);
-        float score[1];
-        add_lanes(sums, score);
-        const int j = base + key_in_tile + t * 8;
-        if (t < 2 && j < min(s.visible[tile], end)) write_rank(args, s, tile, first + tile, j, score[0]);
+      for (int i = 0; i < kScores; ++i) {
+        if (key[i] >= behind) continue;
+        const bool candidate = (candidates[i] >> (block[i] % 32) & 1) != 0;
+        args.rank[(first + row) * args.row_stride + key[i]] = candidate ? rank_of(round_to_bf16(score[i])) : kMinusInfinity;
       }
     }
   }
+}
+
+// The candidates of row r among keys begin .. end - 1, in order; ranks of the other keys are written. Returns their number.
+template <typename Shared>
+__device__ int list_candidates(const ScoreArgs& args, int64_t r, int begin, int end, Shared& s) {
+  constexpr int kOwn = kMostCandidates / kThreads;
+  const int lane = thread_index() % kWarp;
+  const int warp = thread_index() / kWarp;
+  const int first = thread_index() * kOwn;
+  bool is[kOwn];
+  uint32_t own = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int b = begin / kCandidateKeys + first + i;
+    is[i] = b * kCandidateKeys < end && (args.bits[r * args.words + b / 64] >> (b % 64) & 1) != 0;
+    own += is[i];
+  }
+  uint32_t behind = own;  // with the thread's own
+#pragma unroll
+  for (int step = 1; step < kWarp; step <<= 1) {
+    const uint32_t other = __shfl_up_sync(0xffffffffu, behind, step);
+    if (lane >= step) behind += other;
+  }
+  if (lane == kWarp - 1) s.warp_candidates[warp] = behind;
+  __syncthreads();
+  const uint32_t of_warp = lane < kThreads / kWarp ? s.warp_candidates[lane] : 0;
+  uint32_t at = __reduce_add_sync(0xffffffffu, lane < warp ? of_warp : 0) + behind - own;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    if (is[i]) {
+      s.candidates[at++] = static_cast<uint16_t>(first + i);
+      continue;
+    }
+    const int key = begin + (first + i) * kCandidateKeys;
+    uint16_t* to = args.rank + r * args.row_stride + key;
+    if (key + kCandidateKeys <= end && reinterpret_cast<uintptr_t>(to) % 16 == 0) {
+      constexpr uint32_t kPair = kMinusInfinity * 0x10001u;
+      *reinterpret_cast<uint4*>(to) = make_uint4(kPair, kPair, kPair, kPair);
+    } else {
+      for (int k = 0; k < kCandidateKeys && key + k < end; ++k) to[k] = kMinusInfinity;
+    }
+  }
+  return static_cast<int>(__reduce_add_sync(0xffffffffu, of_warp));
+}
+
+// Keys [begin, end) for rows first .. first + count - 1, whose keys are the same.
+template <typename Rows>
+__device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int begin, int end, typename Rows::Shared& s) {
+  const KeyPages pages(args.rows[first].keys);
+  load_rows<Rows>(args, first, count, s);
+  show_shared_memory();
+  if constexpr (Rows::kRows == 1) {
+    if (args.restrict_rows && args.rows[first].restricted && args.block_size == kCandidateKeys) {
+      const int candidates = list_candidates(args, first, begin, end, s);
+      __syncthreads();
+      if (thread_index() == 0) s.restricted[0] = false;  // no other keys are looked at
+      __syncthreads();
+      return score_keys<Rows>(args, first, count, CandidateList(pages, begin, end, s.candidates, candidates), end, s);
+    }
+  }
+  __syncthreads();
+  score_keys<Rows>(args, first, count, KeyRange(pages, begin, end), end, s);
 }
 
 // Grid: ranges of keys, blocks of rows. Rows of several sequences take their turns.
@@ -321,9 +420,8 @@ template <typename Rows>
 void launch_scores(ScoreArgs args, int64_t longest, LaunchStream& stream) {
   // Each block brings its queries to shared memory: few blocks, as long as they fill the device several times.
   constexpr int64_t kBlocks = 132 * 6 * Rows::kBlocks;
-  constexpr int64_t kRound = kGroups * kTileKeys;
   const int64_t row_blocks = (args.row_count + Rows::kRows - 1) / Rows::kRows;
-  args.block_keys = std::clamp<int64_t>(longest * row_blocks / kBlocks / kRound, 2, 48) * kRound;
+  args.block_keys = std::clamp<int64_t>(longest * row_blocks / kBlocks / kRound, 2, kMostRounds) * kRound;
   const dim3 grid(static_cast<unsigned>((longest + args.block_keys - 1) / args.block_keys), static_cast<unsigned>(row_blocks));
   stream.launch(score_wide_kernel<Rows>, grid, kThreads, sizeof(typename Rows::Shared), args);
 }
@@ -340,9 +438,12 @@ WideIndex wide_index_of(const IndexSelectArgs& args) {
     if (i == 0 || args.queries[i].keys.pages != args.queries[i - 1].keys.pages) ++sequences;
     longest = std::max(longest, args.queries[i].visible);
   }
-  // A few candidates are found faster by the kernel that looks at each tile.
-  if (args.mode == IndexSelectArgs::Candidates::kRestrict && longest > 4 * args.candidate_blocks * args.candidate_block_size)
-    return WideIndex::kNo;
+  // Candidates that are few among what a row sees are found ahead, if they may be, or by the kernel that looks at each tile.
+  const int64_t candidates = args.candidate_blocks * args.candidate_block_size;
+  if (args.mode == IndexSelectArgs::Candidates::kRestrict) {
+    if (longest > 3 * candidates && args.candidate_block_size == kCandidateKeys && rows > kFewRows) return WideIndex::kOneRow;
+    if (longest > 4 * candidates) return WideIndex::kNo;
+  }
   // Rows whose keys are their own would be multiplied four at a time and one by one.
   if (rows >= ManyRows::kTileRows * sequences) return WideIndex::kManyRows;
   return rows > kFewRows ? WideIndex::kOneRow : WideIndex::kNo;
