@@ -359,7 +359,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
     cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
-    plan.shared_first = features_.overlap || plan.staged || plan.warp_panels > 0;
+    plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
     const cuda::ExpertSizes room =

@@ -55,14 +55,15 @@ __global__ void __launch_bounds__(kThreads)
     int pair_total = 0;
     int tile_total = 0;
     const int first = pairs + exclusive_scan(count, warps, &pair_total);
-    const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
+    const int most = e == expert_count ? plan.shared_inputs : plan.tile_inputs;
+    const int own_tiles = (count + most - 1) / most;
     const int first_tile = tiles + exclusive_scan(own_tiles, warps, &tile_total);
     // The shared expert's come last in the sums; its tiles may lie before all others.
     const int behind = plan.shared_first ? static_cast<int>(plan.shared_tiles) : 0;
     const int place = plan.shared_first && e == expert_count ? 0 : first_tile + behind;
-    // Tiles whose cost follows their size are of equal sizes, in eights; none is empty, for tile_inputs is a multiple of 8
-    // itself.
-    const int share = plan.staged && own_tiles > 0 ? ((count + own_tiles - 1) / own_tiles + 7) / 8 * 8 : plan.tile_inputs;
+    // Tiles whose cost follows their size are of equal sizes, in eights; none is empty, for the most they may have is a
+    // multiple of 8 itself.
+    const int share = plan.staged && own_tiles > 0 ? ((count + own_tiles - 1) / own_tiles + 7) / 8 * 8 : most;
     for (int i = 0; i < own_tiles; ++i) plan.tiles[place + i] = {e, first + i * share, min(share, count - i * share)};
     if (e < expert_count) cursor[e] = first;
     pairs += pair_total;

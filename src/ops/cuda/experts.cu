@@ -261,7 +261,7 @@ void launch_wide(const ExpertsArgs& args, const ExpertWeights* routed, const Exp
 template <WeightFormat kRouted>
 void launch_products(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   if (plan.staged) return multiply_experts_staged(args, routed, plan, stream);
-  if (plan.warp_panels > 0) return multiply_experts_streamed(args, routed, plan, stream);
+  if (plan.streamed) return multiply_experts_streamed(args, routed, plan, stream);
   if (plan.wide) return launch_wide<kRouted>(args, routed, plan, stream);
   if (plan.tile_inputs == 8) launch<kRouted, 1>(args, routed, plan, stream);
   if (plan.tile_inputs == 16) launch<kRouted, 2>(args, routed, plan, stream);

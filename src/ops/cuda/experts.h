@@ -37,7 +37,7 @@ struct ExpertPlan : ExpertSizes {
 void arrange_codes(uint8_t* codes, int64_t bytes, LaunchStream& stream);
 /// The products of run_experts for a plan that is `staged` (experts_staged.cu).
 void multiply_experts_staged(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
-/// Those for a plan that has `warp_panels` (experts_streamed.cu).
+/// Those for a plan that is `streamed` (experts_streamed.cu).
 void multiply_experts_streamed(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
                                LaunchStream& stream);
 /// `routed`: device copy of args.routed.

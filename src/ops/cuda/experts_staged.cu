@@ -74,7 +74,7 @@ struct HiddenWork : ExpertWork<kWeights> {
     const auto column = static_cast<uint32_t>(group * kStagedGroupRows + lane * 8);  // of the panel's
     const int64_t first_row = static_cast<int64_t>(item.panel) * kStagedHalf;
     const bool inside = first_row + column < shared.w1.out;
-    for (int i = staged::thread() / kLanes; i < staged_inputs(item.count); i += kWarpgroup / kLanes) {
+    for (int i = staged::thread() / kLanes; i < staged_inputs(item.count, kFp8); i += kWarpgroup / kLanes) {
       const bool there = i < item.count;
       const float weight = there ? plan.weight[item.first + i] : 0.0f;
       bf16* own = s.outputs(group) + i * kStagedOutStride;
@@ -176,7 +176,6 @@ class Launcher {
         limit_(args.swiglu_limit),
         routed_(routed),
         plan_(plan),
-        layout_(staged_layout(plan.tile_inputs)),
         stream_(stream) {}
 
   // One kernel for both formats would need more registers than there are.
@@ -196,21 +195,27 @@ class Launcher {
     return static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, (out + rows - 1) / rows * tiles));
   }
   template <WeightFormat kWeights>
+  StagedLayout layout_of() const {
+    constexpr bool kFp8 = kWeights == WeightFormat::kFp8;
+    return staged_layout(kFp8 ? plan_.shared_inputs : plan_.tile_inputs, kFp8);
+  }
+  template <WeightFormat kWeights>
   void hidden(const TileRange& tiles) {
-    stream_.launch(hidden_staged_kernel<kWeights>, blocks(shared_.w1.out, kStagedHalf, tiles.count), kStagedThreads,
-                   layout_.bytes, routed_, shared_, limit_, plan_, layout_, tiles);
+    const StagedLayout layout = layout_of<kWeights>();
+    stream_.launch(hidden_staged_kernel<kWeights>, blocks(shared_.w1.out, kStagedHalf, tiles.count), kStagedThreads, layout.bytes,
+                   routed_, shared_, limit_, plan_, layout, tiles);
   }
   template <WeightFormat kWeights>
   void output(const TileRange& tiles) {
-    stream_.launch(output_staged_kernel<kWeights>, blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads,
-                   layout_.bytes, routed_, shared_, plan_, layout_, tiles);
+    const StagedLayout layout = layout_of<kWeights>();
+    stream_.launch(output_staged_kernel<kWeights>, blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads, layout.bytes,
+                   routed_, shared_, plan_, layout, tiles);
   }
 
   SharedExpert shared_;
   float limit_;
   const ExpertWeights* routed_;
   const ExpertPlan& plan_;
-  StagedLayout layout_;
   LaunchStream& stream_;
 };
 

@@ -46,7 +46,7 @@ __device__ inline void copy_async_if(bool there, uint32_t shared, const void* fr
       "l"(from), "r"(static_cast<int>(there))
       : "memory");
 }
-/// 4 bytes at multiples of 4; of the second kind the first `bytes` are read, and the others are zeros.
+/// 4 bytes at multiples of 4.
 __device__ inline void copy_word_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
 }
@@ -55,9 +55,6 @@ __device__ inline void copy_two_words_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
 }
 /// The first `bytes` of the four, then zeros.
-__device__ inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(from), "r"(bytes) : "memory");
-}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void wait_copies() {
@@ -88,6 +85,10 @@ __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
   return v;
+}
+/// A word to shared memory, seen by whoever sees that the thread has come by a barrier.
+__device__ inline void store_shared(uint32_t address, uint32_t word) {
+  asm volatile("st.shared.u32 [%0], %1;\nfence.acq_rel.cta;" ::"r"(address), "r"(word) : "memory");
 }
 __device__ inline uint32_t load_shared_byte(uint32_t address) {
   uint32_t v;

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kStagedThreads, 1)
 
 template <bool kQuantized>
 void launch(const ProductArgs& args, const StagedProduct& cut, LaunchStream& stream) {
-  const StagedLayout layout = staged_layout(cut.inputs);
+  const StagedLayout layout = staged_layout(cut.inputs, true);
   const int64_t items = int64_t{cut.panels} * cut.row_blocks * args.groups;
   stream.launch(product_staged_kernel<kQuantized>, static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, items)),
                 kStagedThreads, layout.bytes, args, cut, layout);
@@ -82,27 +82,15 @@ void launch(const ProductArgs& args, const StagedProduct& cut, LaunchStream& str
 
 }  // namespace
 
-// Multiplying a tile takes time in proportion to its inputs, but no less than widening the weights, which is that of kWiden
-// inputs; an item has a beginning and an end on top of it. With fewer than kItems items too many multiprocessors would be idle.
 StagedProduct staged_product(const ProductArgs& args) {
   constexpr int64_t kRows = 16;
-  constexpr int64_t kItems = 100;
-  constexpr int64_t kWiden = 75;
-  constexpr int64_t kEnds = 8;
+  constexpr int64_t kItems = 100;  // with fewer too many multiprocessors would be idle
   StagedProduct cut;
   if (!args.staged || args.rows <= kRows) return cut;
   for (int i = 0; i < args.output_count; ++i)
     cut.panels += static_cast<int>((args.outputs[i].weight.out / args.groups + kStagedRows - 1) / kStagedRows);
-  int64_t best = INT64_MAX;
-  for (int inputs = 32; inputs <= kMostStagedInputs; inputs = staged_inputs(inputs + 1)) {
-    const int64_t blocks = (args.rows + inputs - 1) / inputs;
-    const int64_t items = blocks * cut.panels * args.groups;
-    const int64_t cost = (items + kMultiprocessors - 1) / kMultiprocessors * (std::max<int64_t>(inputs, kWiden) + kEnds);
-    if (cost >= best) continue;
-    best = cost;
-    cut.inputs = inputs;
-    cut.row_blocks = static_cast<int>(blocks);
-  }
+  cut.inputs = staged_fp8_tile(args.rows, cut.panels * args.groups);
+  cut.row_blocks = static_cast<int>((args.rows + cut.inputs - 1) / cut.inputs);
   cut.block_rows = static_cast<int>(((args.rows + cut.row_blocks - 1) / cut.row_blocks + 7) / 8 * 8);
   cut.pays = int64_t{cut.panels} * cut.row_blocks * args.groups >= kItems;
   return cut;

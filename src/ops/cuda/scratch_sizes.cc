@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/cuda/staged_layout.h"
+
 namespace deepinfer::cuda {
 
 int64_t split_pass_rows(int64_t parts) {
@@ -23,25 +25,16 @@ int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   const int64_t share = routed / shape.experts;
   if (tiles * ((shape.inner + 127) / 128) < kEnoughItems || share <= kLeastShare) return 0;
   // Room for the mean share and about three standard deviations more: what a tile costs follows its own size, not the room.
-  return share > 84 ? 128 : share > 68 ? 112 : share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
-}
-
-int streamed_warp_panels(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kMostShare = 14;               // most experts have one tile then
-  constexpr int64_t kEnoughWarps = 4 * 132;        // or the latency of memory counts more than its rate
-  constexpr int64_t kEnoughOfTwoPanels = 6 * 132;  // half of what a GPU holds at a time
-  const int64_t routed = rows * shape.topk;
-  if (routed / shape.experts > kMostShare) return 0;
-  const int64_t panels = (std::min(shape.experts, routed) + 1) * ((shape.inner + 31) / 32);  // of one matrix of all experts
-  return panels >= kEnoughOfTwoPanels ? 2 : 2 * panels >= kEnoughWarps ? 1 : 0;
+  return share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
 }
 
 namespace {
-ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, bool staged) {
+ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, int shared_inputs, bool staged) {
   ExpertSizes s;
   const int64_t routed = rows * shape.topk;
   s.pairs = routed + rows;
   s.tile_inputs = tile_inputs;
+  s.shared_inputs = shared_inputs;
   s.staged = staged;
   s.wide = staged || tile_inputs > 16;
   const InputOrder order = s.wide ? InputOrder::kWideFp4 : InputOrder::kLanes;
@@ -50,33 +43,45 @@ ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, bo
   s.input_values = rows * s.input_columns * (s.wide ? 2 : 1);
   s.hidden_values = s.pairs * s.hidden_columns;
   s.output_values = s.pairs * shape.hidden;
-  s.shared_tiles = (rows + s.tile_inputs - 1) / s.tile_inputs;
+  s.shared_tiles = (rows + s.shared_inputs - 1) / s.shared_inputs;
   s.tile_count = std::min(shape.experts, routed) + routed / s.tile_inputs + s.shared_tiles;
   return s;
 }
 
 constexpr int kStreamedInputs = 16;
 
-}  // namespace
-
-ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs) {
-  return sizes_of(shape, rows, tile_inputs, true);
+// Whether streamed kernels have enough to do, and most experts no more than a tile: where they were faster on an H200.
+bool pays_streamed(const ExpertShape& shape, int64_t rows) {
+  constexpr int64_t kMostShare = 14;
+  constexpr int64_t kEnoughTiles = 96;         // those of 16 rows
+  constexpr int64_t kEnoughPanels = 26 * 132;  // of 32 rows, of one matrix of all experts
+  const int64_t routed = rows * shape.topk;
+  const int64_t tiles = std::min(shape.experts, routed);
+  return routed / shape.experts <= kMostShare && tiles >= kEnoughTiles &&
+         (tiles + 1) * ((shape.inner + 31) / 32) >= kEnoughPanels;
 }
 
-ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows, int warp_panels) {
-  ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, false);
-  s.warp_panels = warp_panels;
+}  // namespace
+
+ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs, int shared_inputs) {
+  return sizes_of(shape, rows, tile_inputs, shared_inputs, true);
+}
+
+ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows) {
+  ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, kStreamedInputs, false);
+  s.streamed = true;
   return s;
 }
 
 ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed) {
   const int staged_inputs = staged ? staged_tile_inputs(shape, rows) : 0;
-  const int panels = streamed && staged_inputs <= kStreamedInputs ? streamed_warp_panels(shape, rows) : 0;
-  if (panels > 0) return streamed_expert_sizes(shape, rows, panels);
-  if (staged_inputs > 0) return staged_expert_sizes(shape, rows, staged_inputs);
+  if (streamed && staged_inputs <= kStreamedInputs && pays_streamed(shape, rows)) return streamed_expert_sizes(shape, rows);
+  if (staged_inputs > 0)
+    return staged_expert_sizes(shape, rows, staged_inputs, staged_fp8_tile(rows, (shape.inner + kStagedHalf - 1) / kStagedHalf));
   // Tiles as large as an expert's share of the tokens: more would be empty, less would read the weights again.
   const int64_t share = rows * shape.topk / shape.experts;
-  return sizes_of(shape, rows, share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8, false);
+  const int inputs = share > 48 ? 128 : share > 20 ? 64 : share > 14 ? 32 : share > 10 ? 16 : 8;
+  return sizes_of(shape, rows, inputs, inputs, false);
 }
 
 ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed) {

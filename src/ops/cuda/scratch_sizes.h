@@ -62,9 +62,10 @@ struct ExpertSizes {
   int64_t tile_count = 0;    ///< at most, the shared expert's with them
   int64_t shared_tiles = 0;  ///< of them
   int tile_inputs = 8;       ///< pairs of a tile at most
+  int shared_inputs = 8;     ///< the same of the shared expert's
   bool wide = false;         ///< warpgroups multiply: inputs are in the orders of wide.cuh
   bool staged = false;       ///< and weights come by shared memory (staged.cuh); tiles of an expert are of equal sizes
-  int warp_panels = 0;       ///< not 0: warps multiply so many panels of 32 weight rows, from rings of their own (streamed.cuh)
+  bool streamed = false;     ///< warps multiply panels of weights, from rings of their own (streamed.cuh)
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
   int64_t input_values = 0;  ///< quantised inputs, and if wide those of the shared expert behind them
@@ -73,12 +74,10 @@ struct ExpertSizes {
 };
 /// Pairs of a tile of the staged kernels (staged.cuh) at most, for an expert's mean share; 0: there is too little work for them.
 int staged_tile_inputs(const ExpertShape& shape, int64_t rows);
-/// Of those kernels, with any `tile_inputs` that staged_layout.h has.
-ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs);
-/// Panels of a warp of the streamed kernels (streamed.cuh); 0: there is too little work for them, or experts have too many rows.
-int streamed_warp_panels(const ExpertShape& shape, int64_t rows);
-/// Of those kernels, with 1 or 2 of `warp_panels`.
-ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows, int warp_panels);
+/// Of those kernels, with any sizes of tiles that staged_layout.h has for FP4, and for FP8 of the shared expert.
+ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs, int shared_inputs);
+/// Of the streamed kernels (streamed.cuh).
+ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows);
 /// `staged`: with them where there is work enough (CudaFeatures::staged). `streamed`: with those where experts have a few tokens
 /// each (CudaFeatures::streamed), before staged ones.
 ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false);

@@ -86,7 +86,7 @@ __device__ inline void load_items(const Staged& s, const Work& work) {
   RingPlace at_inputs{0, 1};
   typename Work::Item item;
   for (int number = static_cast<int>(blockIdx.x); work.find(number, item); number += static_cast<int>(gridDim.x)) {
-    const InputPieces inputs(work, item);
+    const InputPieces<most_staged_inputs(kFp8)> inputs(work, item);
     const StagedRows half[2] = {work.half(item, 0), work.half(item, 1)};
     const WeightPieces<kFp8> weights(half, item.columns);
     const ScalePieces<kFp8> scales(half, item.columns);
@@ -341,19 +341,18 @@ __device__ inline void multiply_items(const Staged& s, const Work& work) {
   Multiplier at;
   typename Work::Item item;
   for (int number = static_cast<int>(blockIdx.x); work.find(number, item); number += static_cast<int>(gridDim.x)) {
-    const int inputs = staged_inputs(item.count);
+    constexpr bool kFp8 = Work::kFormat == WeightFormat::kFp8;
+    const int inputs = staged_inputs(item.count, kFp8);
     if (inputs == 32) {
       multiply<32>(s, at, work, item);
     } else if (inputs == 64) {
       multiply<64>(s, at, work, item);
-    } else if (inputs == 80) {
-      multiply<80>(s, at, work, item);
-    } else if (inputs == 96) {
+    } else if (!kFp8 && inputs == 80) {
+      if constexpr (!kFp8) multiply<80>(s, at, work, item);
+    } else if (!kFp8 || inputs == 96) {
       multiply<96>(s, at, work, item);
-    } else if (inputs == 112) {
-      multiply<112>(s, at, work, item);
     } else {
-      multiply<128>(s, at, work, item);
+      if constexpr (kFp8) multiply<128>(s, at, work, item);
     }
     const int group = thread_read_anew() / kWarpgroup;
     named_barrier(kGroup + group, kWarpgroup);

@@ -94,13 +94,20 @@ class ScaleWords {
     if (word + 8 <= end_) {
       copy_word_async(slot, words_ + word);
       if (two) copy_word_async(slot + 4, words_ + word + 4);
-    } else {  // nothing outside of the array is read
-      copy_word_async(slot, words_ + word, min(end_ - word, 4));
-      if (two) copy_word_async(slot + 4, words_ + word + 4, end_ - word - 4);
+    } else {
+      copy_last(slot, word);
+      if (two) copy_last(slot + 4, word + 4);
     }
   }
 
  private:
+  // Of a word that may end behind the array: nothing is read there.
+  __device__ void copy_last(uint32_t slot, int word) const {
+    uint32_t v = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4 && word + i < end_; ++i) v |= static_cast<uint32_t>(words_[word + i]) << 8 * i;
+    store_shared(slot, v);
+  }
   const uint8_t* words_;
   int at_;   // of the first byte there
   int end_;  // of the array
@@ -154,6 +161,7 @@ class ScalePieces<true> {
 
 /// A piece of 16 bytes of every sixteenth input, 64 columns at a time. Inputs behind the last one repeat it: their products have
 /// sums of their own, which nobody reads.
+template <int kInputs>
 class InputPieces {
  public:
   template <typename Work>
@@ -176,7 +184,7 @@ class InputPieces {
  private:
   static constexpr int kPieces = kStagedColumns / 8;
   static constexpr int kRows = kWarpgroup / kPieces;  // of a round; they have one place in eight rows, so one swizzle
-  static constexpr int kRounds = kMostStagedInputs / kRows;
+  static constexpr int kRounds = kInputs / kRows;
   const bf16* first_;
   uint32_t row_[kRounds];  // from there, in units of 16 bytes
   int rounds_;

@@ -47,7 +47,9 @@ TEST(ScratchSizes, StagedTilesHoldEveryPair) {
         continue;
       }
       EXPECT_TRUE(s.wide);
-      EXPECT_EQ(s.tile_inputs, staged_inputs(s.tile_inputs)) << "no such kernel";
+      EXPECT_EQ(s.tile_inputs, staged_inputs(s.tile_inputs, false)) << "no such kernel";
+      EXPECT_EQ(s.shared_inputs, staged_inputs(s.shared_inputs, true)) << "no such kernel";
+      EXPECT_GE(s.shared_tiles * s.shared_inputs, rows);
       const int64_t routed = rows * shape.topk;
       const int64_t used = std::min(shape.experts, routed);
       EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
@@ -70,9 +72,9 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     for (int64_t rows = 1; rows < 3000; rows += rows < 200 ? 1 : 37) {
       for (const bool staged : {false, true}) {
         const ExpertSizes s = expert_sizes(shape, rows, staged, true);
-        some |= s.warp_panels > 0;
-        EXPECT_FALSE(s.warp_panels > 0 && (s.staged || s.wide));
-        if (s.warp_panels == 0) {
+        some |= s.streamed;
+        EXPECT_FALSE(s.streamed && (s.staged || s.wide));
+        if (!s.streamed) {
           EXPECT_EQ(s.tile_inputs, expert_sizes(shape, rows, staged).tile_inputs);
           continue;
         }
@@ -93,10 +95,10 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     }
   }
   EXPECT_TRUE(some);
-  EXPECT_EQ(expert_sizes(kShapes[1], 1, false, true).warp_panels, 0);
-  EXPECT_EQ(expert_sizes(kShapes[0], 1, false, true).warp_panels, 1);
-  EXPECT_EQ(expert_sizes(kShapes[0], 8, true, true).warp_panels, 2);
-  EXPECT_EQ(expert_sizes(kShapes[0], 512, false, true).warp_panels, 2);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 8, false, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 16, true, true).streamed);
+  EXPECT_FALSE(expert_sizes(kShapes[1], 32, true, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 512, false, true).streamed);
   EXPECT_TRUE(expert_sizes(kShapes[0], 2048, true, true).staged);
 }
 

@@ -41,11 +41,6 @@ inline void copy_two_words_async(uint32_t shared, const void* from) {
   if (shared % 8 != 0 || reinterpret_cast<uintptr_t>(from) % 8 != 0) std::abort();
   emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 8)), from, 8});
 }
-inline void copy_word_async(uint32_t shared, const void* from, int bytes) {
-  if (shared % 4 != 0 || reinterpret_cast<uintptr_t>(from) % 4 != 0 || bytes < 1 || bytes > 4) std::abort();
-  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), nullptr, 4});
-  emulated::issue_copy({const_cast<uint8_t*>(emulated::shared_at(shared, 4)), from, static_cast<uint32_t>(bytes)});
-}
 inline void commit_copies() { emulated::commit_copies(); }
 template <int kPending>
 void wait_copies() {
@@ -63,6 +58,10 @@ inline uint4 load_shared(uint32_t address) {
   uint4 v;
   std::memcpy(&v, emulated::shared_at(address, 16), 16);
   return v;
+}
+inline void store_shared(uint32_t address, uint32_t word) {
+  if (address % 4 != 0) std::abort();
+  std::memcpy(const_cast<uint8_t*>(emulated::shared_at(address, 4)), &word, 4);
 }
 inline uint32_t load_shared_byte(uint32_t address) { return *emulated::shared_at(address, 1); }
 
