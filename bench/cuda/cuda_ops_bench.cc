@@ -281,6 +281,13 @@ void OpsBench::index() {
     uint8_t* page = keys + p * kRowsPerPage * kRowBytes;
     table.push_back(page);
   }
+  // Sequences of a batch have tables of their own, over the same memory after each kSequences: 71 MB, more than the cache.
+  constexpr int64_t kOwn = 32768, kSequences = kMost / kOwn, kBatch = 256;
+  std::vector<std::vector<uint8_t*>> tables;
+  for (int64_t s = 0; s < kBatch; ++s) {
+    const auto first = table.begin() + s % kSequences * (kOwn / kRowsPerPage);
+    tables.emplace_back(first, first + kOwn / kRowsPerPage);
+  }
   // Scales in a binade or two: bytes 64..67 of every row.
   std::vector<DeviceMemory::RowCopy> copies;
   const uint8_t* four = in.scales(4, 0);
@@ -293,11 +300,13 @@ void OpsBench::index() {
   const int64_t words = kMost / 8 / 64;
   auto* bits = in.room<uint64_t>(kPrefill * words);
   using Mode = IndexSelectArgs::Candidates;
-  const auto run = [&](int64_t rows, int64_t visible, Mode mode) {
+  const auto run = [&](int64_t rows, int64_t visible, Mode mode, bool own = false) {
     if (!wanted(rows)) return;
     std::vector<IndexQuery> queries;
-    for (int64_t r = 0; r < rows; ++r)
-      queries.push_back({{table.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto& pages = own ? tables[static_cast<size_t>(r)] : table;
+      queries.push_back({{pages.data(), kRowsPerPage, 0, kRowBytes}, visible, chosen + r * kTop, 0});
+    }
     const double us = time([&](int64_t) {
       backend_->index_select({.q = q,
                               .weights = weights,
@@ -319,6 +328,7 @@ void OpsBench::index() {
                     : mode == Mode::kBuild ? "build candidates"
                                            : "candidates"},
            {"rows", text(rows)},
+           {"keys", own ? "of each row" : "of one sequence"},
            {"visible", text(visible)},
            {"top", "512"}});
   };
@@ -327,6 +337,9 @@ void OpsBench::index() {
   }
   run(32, 32768, Mode::kNone);
   run(64, 131072, Mode::kNone);
+  for (int64_t rows : {32L, 64L, 128L, kBatch}) {
+    for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) run(rows, kOwn, mode, true);
+  }
   for (int64_t rows : {2048L, kPrefill}) {
     for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) run(rows, kBehind, mode);
   }

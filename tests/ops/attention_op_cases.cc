@@ -23,12 +23,13 @@ struct AttentionDims {
   int64_t heads, dim, window, chosen;
   std::vector<int64_t> counts;
   int64_t pairs = 0;  ///< of dims that are rotated around it
+  int64_t skew = 0;   ///< bytes by which rows miss the addresses that their loads would like
 };
 
 OpCase attention_case(const AttentionDims& d) {
   const std::string name =
-      fmt::format("{}_attention_{}x{}_window{}_chosen{}", d.pairs > 0 ? fmt::format("rotated{}", d.pairs) : "sparse", d.heads,
-                  d.dim, d.window, d.chosen);
+      fmt::format("{}_attention_{}x{}_window{}_chosen{}{}", d.pairs > 0 ? fmt::format("rotated{}", d.pairs) : "sparse", d.heads,
+                  d.dim, d.window, d.chosen, d.skew > 0 ? fmt::format("_skew{}", d.skew) : "");
   return {
       name, d.counts, [=]() -> RunRows {
         struct Inputs {
@@ -47,7 +48,7 @@ OpCase attention_case(const AttentionDims& d) {
         in->ring = packed_window(random, capacity, d.dim);
         in->fresh = packed_window(random, rows, d.dim);
         const int64_t cached = std::max<int64_t>(2 * d.chosen, 200);
-        in->cache = std::make_unique<PagedBuffer>(cached, 64, d.dim / 2 + d.dim / 16, 48);
+        in->cache = std::make_unique<PagedBuffer>(cached, 64, d.dim / 2 + d.dim / 16, 48 + d.skew);
         fill_bytes(random, in->cache->bytes);
         for (int64_t j = 0; j < cached; ++j) {
           for (int64_t g = 0; g < d.dim / 16; ++g)
@@ -111,10 +112,12 @@ struct IndexDims {
   int64_t heads, dim, topk, blocks, block_size, longest;
   std::vector<int64_t> counts;
   int64_t sequences = 1;  // with rows that follow each other, and keys of their own
+  int64_t page_rows = 128;
+  int scale = 127;
 };
 
 // Products and sums of these inputs are exact in fp32 in every order, so that scores, ties among them and choices are the
-// reference's: keys and queries on the FP4 grid with unit scales, weights within one binade.
+// reference's: keys and queries on the FP4 grid with one scale, weights within one binade.
 OpCase index_case(const IndexDims& d, IndexSelectArgs::Candidates mode) {
   static const char* kNames[] = {"plain", "build", "restrict"};
   const std::string name = fmt::format("index_select_{}_{}x{}_top{}_of{}{}", kNames[static_cast<int>(mode)], d.heads, d.dim,
@@ -130,11 +133,11 @@ OpCase index_case(const IndexDims& d, IndexSelectArgs::Candidates mode) {
             auto in = std::make_shared<Inputs>();
             const int64_t rows = d.counts.back();
             for (int64_t sequence = 0; sequence < d.sequences; ++sequence) {
-              auto keys = std::make_unique<PagedBuffer>(d.longest, 128, d.dim / 2 + d.dim / 32, 16);
+              auto keys = std::make_unique<PagedBuffer>(d.longest, d.page_rows, d.dim / 2 + d.dim / 32, 16);
               for (int64_t j = 0; j < d.longest; ++j) {
                 uint8_t* row = keys->rows.row(j);
                 for (int64_t i = 0; i < d.dim / 2; ++i) row[i] = static_cast<uint8_t>(random.bits());
-                std::memset(row + d.dim / 2, 127, static_cast<size_t>(d.dim / 32));
+                std::memset(row + d.dim / 2, d.scale, static_cast<size_t>(d.dim / 32));
                 // Exact ties: every third key is that of an earlier row, some keys are zero.
                 if (j % 3 == 2) std::memcpy(row, keys->rows.row(random.below(j)), static_cast<size_t>(d.dim / 2));
                 if (j % 11 == 7) std::memset(row, 0, static_cast<size_t>(d.dim / 2));
@@ -240,6 +243,10 @@ std::vector<OpCase> large_attention_op_cases() {
       attention_case({8, 512, 1, 0, {1, 8, 9}}),
       attention_case({8, 512, 128, 513, {1, 9}}),
       attention_case({8, 512, 257, 16, {1, 9}}),
+      attention_case({64, 512, 128, 0, {1, 9, 33}}),  // windows alone
+      attention_case({70, 512, 100, 0, {1, 9}}),
+      attention_case({8, 512, 70, 90, {1, 9}, 0, 2}),
+      attention_case({8, 512, 70, 90, {1, 9}, 0, 5}),
   };
   using Mode = IndexSelectArgs::Candidates;
   for (Mode mode : {Mode::kNone, Mode::kBuild, Mode::kRestrict}) {
@@ -247,6 +254,8 @@ std::vector<OpCase> large_attention_op_cases() {
     cases.push_back(index_case({32, 128, 512, 2048, 8, 140000, {1, 2}}, mode));
     cases.push_back(index_case({32, 128, 512, 140, 8, 2300, {1, 7, 8, 17, 40}}, mode));
     cases.push_back(index_case({32, 128, 512, 140, 8, 1300, {1, 8, 16, 37}, 3}, mode));
+    cases.push_back(index_case({32, 128, 512, 140, 8, 1301, {1, 8, 18}, 9, 50}, mode));  // two rows of a sequence
+    cases.push_back(index_case({20, 96, 100, 140, 8, 700, {1, 8, 17, 34}, 34}, mode));   // sequences of one
   }
   return cases;
 }

@@ -165,6 +165,7 @@ std::vector<OpCase> large_expert_op_cases() {
       experts_case({.hidden = 640, .inner = 2304, .experts = 6, .topk = 3, .counts = {1, 20, 77, 270}}),
       // Enough experts for the kernels of many tiles on a GPU, with every size of a tile.
       experts_case({.hidden = 320, .inner = 1152, .experts = 32, .topk = 4, .counts = {1, 20, 77, 300, 500, 1000}}),
+      experts_case({.hidden = 288, .inner = 1152, .experts = 100, .topk = 6, .counts = {5, 20, 150}}),
       experts_case({.hidden = 1088, .inner = 288, .experts = 100, .topk = 6, .scale = 40.0f, .counts = {5, 90, 600}}),
   };
 }

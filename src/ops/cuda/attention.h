@@ -31,9 +31,17 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
 void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                           const RopeRows& rotation, float* scores, LaunchStream& stream);
 
-/// Whether the rows are better done by one kernel on warpgroups: many, of the release's dimensions.
-bool takes_wide_attention(const SparseAttentionArgs& args);
-/// That kernel (attention_wide.cu): the bits of the above, without scratch.
-void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream);
+/// How attention of many rows is done by one kernel on warpgroups (attention_wide.cu), if it may be: of the release's dimensions.
+enum class WideAttention : uint8_t {
+  kNo,
+  kAnyKeys,
+  kWindow,  ///< smaller blocks: every row has keys of its window alone
+};
+WideAttention wide_attention_of(const SparseAttentionArgs& args);
+/// Rows from which on it is the better way (H200: 51 to 47 us at 32, 52 to 87 at 64).
+inline constexpr size_t kWideAttentionRows = 33;
+/// The bits of the above, without scratch. `way`: not kNo.
+void sparse_attention_wide(const SparseAttentionArgs& args, WideAttention way, const AttentionQuery* queries,
+                           LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -17,8 +17,8 @@ struct Choice {
   uint64_t* bits = nullptr;  ///< [rows, words]
 };
 /// Ranks of a row that one block can hold.
-inline constexpr int64_t kMostRowRanks = 32768;
-/// The same by one block a row, for few rows of at most kMostRowRanks. Rows that are not scored take all they see.
+inline constexpr int64_t kMostRowRanks = 57344;
+/// The same by one block a row, in one pass over the ranks; of at most kMostRowRanks. Rows that are not scored take all they see.
 void choose_by_row(const Choice& choice, const IndexRow* rows, int64_t row_count, LaunchStream& stream);
 void choose(const Choice& choice, const IndexRow* rows, int64_t row_count, const IndexScratch& scratch, LaunchStream& stream);
 

@@ -76,7 +76,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
-             (features_.split ? "; mma bf16, a segment of the columns a block, from 3 to 256" : "")},
+             (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
@@ -87,11 +87,13 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                     "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 8 rows" : "")},
+                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 33 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
-                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block, from 8" : "") +
+                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
-                             (features_.few_rows ? "; a block a row, up to 16 rows and 32,768 ranks" : "")},
+                             (features_.wide_index ? "; a block a row, up to 57,344 ranks"
+                              : features_.few_rows ? "; a block a row, up to 16 rows and 57,344 ranks"
+                                                   : "")},
         {"hyper_mix", "mma bf16, weights as three bf16"},
         {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
         {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
@@ -287,8 +289,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
-    const cuda::IndexWays ways{.wide = features_.wide_index && cuda::takes_wide_index(args),
-                               .few = features_.few_rows && rows <= cuda::kFewRows};
+    const bool few = features_.few_rows && rows <= cuda::kFewRows;
+    const cuda::IndexWays ways{.wide = features_.wide_index ? cuda::wide_index_of(args) : cuda::WideIndex::kNo,
+                               .few = few,
+                               .by_row = few || features_.wide_index};
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
                             sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, ways.wide)) {
@@ -326,13 +330,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
-    const bool wide = features_.wide_attention && cuda::takes_wide_attention(args);
+    const bool many = features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows;
+    const cuda::WideAttention wide = many ? cuda::wide_attention_of(args) : cuda::WideAttention::kNo;
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
                             scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
     if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
-    if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
+    if (wide != cuda::WideAttention::kNo) return cuda::sparse_attention_wide(args, wide, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 

@@ -19,7 +19,7 @@ struct CudaFeatures {
   bool staged = false;          ///< packed weights of products by way of shared memory (ops/cuda/staged.cuh)
   bool streamed = false;        ///< experts of few tokens each by warps with rings of their own (ops/cuda/streamed.cuh)
   bool few_rows = false;        ///< steps of few rows by kernels of their own: attention, products, router, choice of rows
-  bool split = false;           ///< products of 3 to 256 rows by blocks of a segment each (ops/cuda/products_split.cu)
+  bool split = false;           ///< products of 9 to 256 rows by blocks of a segment each (ops/cuda/products_split.cu)
   bool engram_ahead = false;    ///< what Backend::ahead is given runs on a stream of its own
 
   bool operator==(const CudaFeatures&) const = default;

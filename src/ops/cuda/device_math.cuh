@@ -59,10 +59,11 @@ __device__ inline float widen_eight(const uint4& v, float (&f)[8]) {
   }
   return amax;
 }
-/// Eight columns rounded to E4M3 times `scale`, as bf16 pairs (0, 4), (1, 5), (2, 6), (3, 7).
+/// Eight columns rounded to E4M3 times `scale`, a power of two, as bf16 pairs (0, 4), (1, 5), (2, 6), (3, 7).
 __device__ inline uint4 round_eight(float (&f)[8], float scale) {
+  const float inverse = 1.0f / scale;  // exact
 #pragma unroll
-  for (float& q : f) q = e4m3_value(e4m3_bits(q / scale)) * scale;
+  for (float& q : f) q = e4m3_value(e4m3_bits(q * inverse)) * scale;
   return make_uint4(narrow_pair(f[0], f[4]), narrow_pair(f[1], f[5]), narrow_pair(f[2], f[6]), narrow_pair(f[3], f[7]));
 }
 

@@ -117,15 +117,9 @@ struct WeightPanel {
     constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
 #pragma unroll
     for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
-    if constexpr (is_fp4(kFormat)) {
+    if constexpr (kFormat != WeightFormat::kBf16) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) chunk.scales[i] = __ldg(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
-    } else if constexpr (kFormat == WeightFormat::kFp8) {
-      chunk.scales[0] = __ldg(segment.scales + c * kGroups);
-      const bool one = (scale_step[0] | scale_step[1] | scale_step[2]) == 0;
-#pragma unroll
-      for (int i = 1; i < 4; ++i)
-        chunk.scales[i] = one ? chunk.scales[0] : __ldg(segment.scales + scale_step[i - 1] + c * kGroups);
+      for (int i = 0; i < 4; ++i) chunk.scales[i] = load_byte(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
     }
   }
 
@@ -139,14 +133,9 @@ struct WeightPanel {
     for (int i = 0; i < 4; ++i) {
       chunk.rows[i] = inside ? load_once(values + (i == 0 ? 0 : value_step[i - 1]) + at) : make_uint4(0, 0, 0, 0);
     }
-    if constexpr (is_fp4(kFormat)) {
+    if constexpr (kFormat != WeightFormat::kBf16) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) chunk.scales[i] = inside ? __ldg(scales + (i == 0 ? 0 : scale_step[i - 1]) + group) : 127;
-    } else if constexpr (kFormat == WeightFormat::kFp8) {
-      chunk.scales[0] = inside ? __ldg(scales + group) : 127;
-      const bool one = (scale_step[0] | scale_step[1] | scale_step[2]) == 0;
-#pragma unroll
-      for (int i = 1; i < 4; ++i) chunk.scales[i] = one || !inside ? chunk.scales[0] : __ldg(scales + scale_step[i - 1] + group);
+      for (int i = 0; i < 4; ++i) chunk.scales[i] = inside ? load_byte(scales + (i == 0 ? 0 : scale_step[i - 1]) + group) : 127;
     }
   }
 };

@@ -9,17 +9,15 @@ namespace deepinfer::cuda {
 
 inline constexpr int kHalfPanelRows = 16;
 
-/// One chunk of columns of the lane's rows g and g + 8. kScaleWords: of their scale bytes, in one register, or in two, for which
-/// nothing waits before they are used.
-template <int kScaleWords>
+/// One chunk of columns of the lane's rows g and g + 8.
 struct HalfChunk {
   uint4 rows[2];
-  uint32_t scales[kScaleWords];
+  uint32_t scales[2];
 };
 
 /// `column`: first of the chunk. Columns that do not exist are others of the row, so that no load has a condition.
-template <WeightFormat kFormat, int kScaleWords>
-__device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk<kScaleWords>& chunk) {
+template <WeightFormat kFormat>
+__device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, int lane, HalfChunk& chunk) {
   static_assert(kFormat == WeightFormat::kFp8 || kFormat == WeightFormat::kBf16);
   const int own_column = column + lane % 4 * (chunk_columns(kFormat) / 4);
   const bool inside = own_column < panel.columns;
@@ -31,19 +29,28 @@ __device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, 
   }
   if constexpr (kFormat == WeightFormat::kFp8) {
     const uint8_t* scales = panel.scales + (inside ? own_column / kScaleGroup : 0);
-    const uint32_t first = __ldg(scales);
-    if constexpr (kScaleWords == 1) {
-      const uint32_t second = panel.scale_step[0] == 0 ? first : __ldg(scales + panel.scale_step[0]);
-      chunk.scales[0] = first | second << 8;
-    } else {
-      chunk.scales[0] = first;
-      chunk.scales[1] = __ldg(scales + panel.scale_step[0]);
-    }
+    chunk.scales[0] = load_byte(scales);
+    chunk.scales[1] = load_byte(scales + panel.scale_step[0]);
   }
 }
 
-template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kScaleWords, int kTiles, typename Inputs>
-__device__ inline void add_scaled(const HalfChunk<kScaleWords>& chunk, const uint32_t (&scales)[2], const Inputs& inputs,
+/// Chunk number `c`, a constant, of a whole segment.
+template <WeightFormat kFormat>
+__device__ inline void load_half(const WeightPanel<kFormat>& panel, const typename WeightPanel<kFormat>::Segment& segment, int c,
+                                 HalfChunk& chunk) {
+  constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : panel.value_step[0]) + c * 64);
+  if constexpr (kFormat == WeightFormat::kFp8) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) chunk.scales[i] = load_byte(segment.scales + (i == 0 ? 0 : panel.scale_step[0]) + c * kGroups);
+  }
+}
+
+/// Adds the products of a chunk whose scale bytes are `scales`; kWide: they may need two factors. `inputs(tile, pair)`: as in
+/// fragments.cuh.
+template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>
+__device__ inline void add_scaled(const HalfChunk& chunk, const uint32_t (&scales)[2], const Inputs& inputs,
                                   float (&c)[kTiles][4]) {
   constexpr int kPairs = kFormat == WeightFormat::kFp8 ? 2 : 1;
   uint32_t scale[2] = {}, excess[2] = {};
@@ -71,16 +78,13 @@ __device__ inline void add_scaled(const HalfChunk<kScaleWords>& chunk, const uin
 }
 
 /// As multiply_chunk of fragments.cuh: scales that need two factors have a path of their own. `inside`: the lane's columns exist;
-/// else its inputs are zeros. `inputs(tile, pair)`: as in fragments.cuh.
-template <WeightFormat kFormat, bool kInterleaved, int kScaleWords, int kTiles, typename Inputs>
-__device__ inline void add_half(const HalfChunk<kScaleWords>& chunk, bool inside, const Inputs& inputs, float (&c)[kTiles][4]) {
+/// else its inputs are zeros.
+template <WeightFormat kFormat, bool kInterleaved, int kTiles, typename Inputs>
+__device__ inline void add_half(const HalfChunk& chunk, bool inside, const Inputs& inputs, float (&c)[kTiles][4]) {
   uint32_t scales[2] = {};
   if constexpr (kFormat == WeightFormat::kFp8) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t byte = kScaleWords == 1 ? chunk.scales[0] >> 8 * i & 255 : chunk.scales[kScaleWords - 1 & i];
-      scales[i] = inside ? byte : 127;
-    }
+    for (int i = 0; i < 2; ++i) scales[i] = inside ? chunk.scales[i] : 127;
     if (__any_sync(0xffffffffu, max(scales[0], scales[1]) > kMostScale<kFormat>)) {
       add_scaled<kFormat, kInterleaved, true>(chunk, scales, inputs, c);
       return;

@@ -68,8 +68,9 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
     const uint8_t* keys[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int64_t j = min(base + g + 8 * i, row.visible - 1);
-      keys[i] = row.keys.pages[j / row.keys.rows_per_page] + row.keys.offset + j % row.keys.rows_per_page * row.keys.row_bytes;
+      const auto j = static_cast<uint32_t>(min(base + g + 8 * i, row.visible - 1));  // 64-bit divisions are slow
+      const auto rows_per_page = static_cast<uint32_t>(row.keys.rows_per_page);
+      keys[i] = row.keys.pages[j / rows_per_page] + row.keys.offset + j % rows_per_page * row.keys.row_bytes;
     }
     for (int h0 = 0; h0 < padded; h0 += 32) {
       float c[2][4][4] = {};
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
     uint16_t rank = rank_of(round_to_bf16(score));
     if (j >= row.visible) continue;
     if (args.restrict_rows && row.restricted) {
-      const int64_t b = j / args.block_size;
+      const uint32_t b = static_cast<uint32_t>(j) / static_cast<uint32_t>(args.block_size);
       if ((args.bits[r * args.words + b / 64] >> (b % 64) & 1) == 0) rank = kMinusInfinity;
     }
     args.rank[r * args.row_stride + j] = rank;
@@ -139,8 +140,15 @@ __global__ void block_kernel(const IndexRow* rows, const uint16_t* rank, int64_t
   if (b < words) bits[r * words + b] = 0;
   const int64_t count = (row.visible + block_size - 1) / block_size;
   if (b >= count) return;
+  const uint16_t* own = rank + r * row_stride + b * block_size;
+  const auto length = static_cast<int>(min(block_size, row.visible - b * block_size));
   uint16_t best = kMinusInfinity;
-  for (int64_t j = b * block_size; j < min((b + 1) * block_size, row.visible); ++j) best = max(best, rank[r * row_stride + j]);
+  if (length == 8 && reinterpret_cast<uintptr_t>(own) % 16 == 0) {  // the release's blocks: one load
+    const uint4 v = *reinterpret_cast<const uint4*>(own);
+    for (const uint32_t pair : {v.x, v.y, v.z, v.w}) best = max(best, static_cast<uint16_t>(max(pair & 0xffff, pair >> 16)));
+  } else {
+    for (int j = 0; j < length; ++j) best = max(best, own[j]);
+  }
   block_rank[r * block_stride + b] = b == count - 1 ? kForced : best;
 }
 
@@ -177,7 +185,7 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
                  const IndexWays& ways, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
-  const bool by_row = ways.few && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
+  const bool by_row = ways.by_row && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
   if (!by_row) stream.launch(all_kernel, count, kThreads, 0, rows);
   if (sizes.longest == 0) return;
   const ScoreArgs score{.q = args.q,
@@ -192,10 +200,10 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .bits = args.candidates,
                         .words = args.candidate_words,
                         .block_size = args.candidate_block_size};
-  if (ways.wide) {
-    score_wide(score, sizes.longest, stream);
+  if (ways.wide != WideIndex::kNo) {
+    score_wide(score, ways.wide, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, by_row, stream);
+    launch_scores(score, sizes.longest, ways.few && by_row, stream);
   }
   const auto choose_best = [&](const Choice& choice) {
     if (by_row) return choose_by_row(choice, rows, count, stream);

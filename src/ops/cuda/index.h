@@ -39,12 +39,19 @@ struct IndexSizes {
 };
 IndexSizes index_sizes(const IndexSelectArgs& args);
 
-/// Whether scores are better made on warpgroups: many rows of each sequence.
-bool takes_wide_index(const IndexSelectArgs& args);
+/// How scores are made on warpgroups (index_wide.cu), if they are.
+enum class WideIndex : uint8_t {
+  kNo,
+  kManyRows,  ///< 16 rows of one sequence a block, each key widened once for all of them
+  kOneRow,    ///< a row a block: rows that share no keys
+};
+/// The best way for some rows.
+WideIndex wide_index_of(const IndexSelectArgs& args);
 /// How some rows are done; the choice is the same.
 struct IndexWays {
-  bool wide = false;  ///< scores on warpgroups (index_wide.cu)
-  bool few = false;   ///< few rows: a row's choice by one block
+  WideIndex wide = WideIndex::kNo;
+  bool few = false;     ///< few rows: keys go to more blocks
+  bool by_row = false;  ///< a row's choice is made by one block, if it can hold all ranks
 };
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
                  const IndexWays& ways, LaunchStream& stream);

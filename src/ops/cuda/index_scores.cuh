@@ -38,7 +38,7 @@ __device__ inline uint32_t round_pair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-/// On warpgroups (index_wide.cu): 16 rows of one sequence a block, each key widened once for all of them; the same ranks.
-void score_wide(ScoreArgs args, int64_t longest, LaunchStream& stream);
+/// On warpgroups (index_wide.cu): the same ranks. `way`: not kNo.
+void score_wide(const ScoreArgs& args, WideIndex way, int64_t longest, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

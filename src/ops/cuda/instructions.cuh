@@ -68,8 +68,8 @@ __device__ inline int thread_read_anew() {
   return v;
 }
 
-/// What v was computed from is not kept in its place.
-__device__ inline void keep_whole(uint32_t& v) { asm volatile("" : "+r"(v)); }
+/// What is computed from v is computed anew, not kept in registers from before.
+__device__ inline void forget_uses(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 /// Weights that nobody reads again soon.
 __device__ inline uint4 load_once(const uint8_t* p) {
@@ -77,6 +77,13 @@ __device__ inline uint4 load_once(const uint8_t* p) {
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "l"(p));
+  return v;
+}
+
+/// A byte of weights. Nothing is computed from it before it is used: __ldg of a byte is followed by a mask, which waits for it.
+__device__ inline uint32_t load_byte(const uint8_t* p) {
+  uint32_t v;
+  asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(v) : "l"(p));
   return v;
 }
 

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kSmallWarps* kWarp, 1) small_kernel(const __gr
   const int own_segments = apart ? 1 : segments;  // of the block
   const int first_segment = apart ? static_cast<int>(blockIdx.y) : warp;
   const WeightPanel<kFormat> panel(w, first_row, last_row, lane);
-  HalfChunk<1> chunks[kAhead];
+  HalfChunk chunks[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load_half<kFormat>(panel, first_segment * kSegment + i * kChunk, lane, chunks[i]);
   wait_for_earlier();

@@ -65,7 +65,7 @@ struct ExpertSizes {
   int shared_inputs = 8;     ///< the same of the shared expert's
   bool wide = false;         ///< warpgroups multiply: inputs are in the orders of wide.cuh
   bool staged = false;       ///< and weights come by shared memory (staged.cuh); tiles of an expert are of equal sizes
-  bool streamed = false;     ///< warps multiply panels by tiles of up to 16, each with a ring of its own (streamed.cuh)
+  bool streamed = false;     ///< warps multiply panels of weights, from rings of their own (streamed.cuh)
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
   int64_t input_values = 0;  ///< quantised inputs, and if wide those of the shared expert behind them

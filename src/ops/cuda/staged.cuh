@@ -247,7 +247,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
     }
     // Scales that may need two factors are rare.
     uint32_t inputs = 0;  // low half of their descriptor
-    keep_whole(bytes);
+    forget_uses(bytes);
     const bool large = __any_sync(0xffffffffu, (bytes & 0x80808080u) != 0);
     if (large) {
 #pragma unroll

@@ -170,7 +170,7 @@ class InputPieces {
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       row_[i] = static_cast<uint32_t>(work.input(item, min(thread() / kPieces + i * kRows, item.count - 1)) / 8);
-      keep_whole(row_[i]);  // or it would be computed at every copy
+      forget_uses(row_[i]);  // or it would be computed at every copy
     }
   }
   __device__ void copy(uint32_t to, int column) const {

@@ -1,9 +1,9 @@
 #pragma once
 
-// How a warp multiplies two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the speed of
-// memory. Its weights come by a ring in shared memory that is the warp's own: every lane copies the 16 bytes of each row that it
-// will read itself, kStreamSlots - 1 chunks ahead, across the ends of segments, and no warp ever waits for another. Both panels
-// are multiplied by the same inputs, which a lane asks for as soon as it is done with those of the chunk before.
+// How a warp multiplies one or two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the
+// speed of memory. Its weights come by a ring in shared memory that is the warp's own, whole lines of 128 bytes of every row, all
+// stages but one ahead and across the ends of segments, and no warp waits for another. Two panels are multiplied by the same
+// inputs, which a lane asks for as soon as it is done with those of the chunk before.
 //
 // The products, their order and the segments are those of fragments.cuh and segments.cuh: so are the bits.
 
@@ -11,18 +11,26 @@
 
 namespace deepinfer::cuda {
 
-inline constexpr int kStreamPanels = 2;
-inline constexpr int kStreamSlots = 4;
-inline constexpr uint32_t kStreamSlot = kStreamPanels * kPanelRows * 64;    ///< bytes of a chunk of both panels
-inline constexpr uint32_t kStreamScales = kStreamPanels * kPanelRows * 16;  ///< of a segment's scales
-/// Shared memory of a warp: the ring, then the scales of two segments. Afterwards the ring has the sums.
-inline constexpr uint32_t kStreamBytes = kStreamSlots * kStreamSlot + 2 * kStreamScales;
-static_assert(kStreamSlots == 4, "a slot is found by two bits, and two segments' scales are enough");
+/// A warp's shared memory, in bytes: the ring, then scales of segments. Afterwards the ring has the sums. A stage is two chunks,
+/// one behind the other, a chunk 64 bytes of every row. In the second of two rows 2 i and 2 i + 1 have changed places, so that a
+/// line of 128 bytes meets every bank once.
+template <int kPanels>
+struct StreamLayout {
+  static constexpr int kStages = 4 / kPanels;
+  static constexpr uint32_t kChunk = kPanels * kPanelRows * 64;
+  static constexpr uint32_t kStage = 2 * kChunk;
+  static constexpr uint32_t kScales = kPanels * kPanelRows * 16;  ///< of a segment
+  /// Segments whose scales are there: the one at work, and those that stages are asked for of, two or more stages each.
+  static constexpr int kScaleSlots = kStages / 2 + 1;
+  static constexpr uint32_t kBytes = kStages * kStage + kScaleSlots * kScales;
+};
 
-/// Two panels, of one matrix or of two of the same size, and their first rows; rows behind the last repeat it.
+/// Panels of one matrix, or of several of the same size, and their first rows. Rows come in whole panels; one that is not there
+/// repeats the last.
+template <int kPanels>
 struct StreamedWeights {
-  WeightView weight[kStreamPanels];
-  int64_t first_row[kStreamPanels];
+  WeightView weight[kPanels];
+  int64_t first_row[kPanels];
 };
 
 namespace streamed {
@@ -51,29 +59,26 @@ __device__ inline uint4 load_scales(const uint8_t* from, int count, bool words) 
   return make_uint4(v[0], v[1], v[2], v[3]);
 }
 
-/// What a lane copies of a panel.
+/// What a lane copies of a panel: a row has eight lanes, and every fourth one has the same.
 template <WeightFormat kFormat>
 struct Panel {
-  const uint8_t* rows[4];  ///< the lane's first 16 bytes of rows g, g + 8, g + 16, g + 24
-  const uint8_t* scales;   ///< FP4: of row `lane`; FP8: of the panel
-  int piece;               ///< bytes of scales that a copy takes, 16 or 8; 0: they do not lie at multiples of that
-  bool words;              ///< whole words hold the scales of the row
+  const uint8_t* values;  ///< the lane's 16 bytes of the first line of its first row
+  const uint8_t* scales;  ///< FP4: of row `lane`; FP8: of the panel
+  int piece;              ///< bytes of scales that a copy takes, 16 or 8; 0: they do not lie at multiples of that
+  bool words;             ///< whole words hold the scales of the row
 
-  __device__ Panel(const WeightView& w, int64_t first_row, int lane) {
-    const int64_t last_row = w.out - 1;
-    const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : w.in / 2;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) rows[i] = w.values + min(first_row + lane / 4 + i * 8, last_row) * row_bytes + lane % 4 * 16;
+  __device__ void set(const WeightView& w, int64_t first_row, int lane) {
+    constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
+    const int64_t first = min(first_row, w.out - kPanelRows);
+    values = w.values + (first + lane / 8) * (kFp8 ? w.in : w.in / 2) + lane % 8 * 16;
     const int64_t scale_bytes = w.in / kScaleGroup;
-    const bool fp8 = kFormat == WeightFormat::kFp8;
-    const int64_t scale_rows = fp8 ? (w.out + kScaleGroup - 1) / kScaleGroup : w.out;
-    scales = w.scales + (fp8 ? min(first_row, last_row) / kScaleGroup : min(first_row + lane, last_row)) * scale_bytes;
+    scales = w.scales + (kFp8 ? first / kScaleGroup : first + lane) * scale_bytes;
     const uintptr_t all = reinterpret_cast<uintptr_t>(w.scales) | static_cast<uintptr_t>(scale_bytes);
     piece = all % 16 == 0 ? 16 : all % 8 == 0 ? 8 : 0;
     const uintptr_t from = reinterpret_cast<uintptr_t>(scales);
     words = from / 4 * 4 >= reinterpret_cast<uintptr_t>(w.scales) &&
             (from + static_cast<uintptr_t>(scale_bytes) + 3) / 4 * 4 <=
-                reinterpret_cast<uintptr_t>(w.scales + scale_rows * scale_bytes);
+                reinterpret_cast<uintptr_t>(w.scales + (kFp8 ? w.out / kScaleGroup : w.out) * scale_bytes);
   }
 
   /// Scales of segment `segment`, of which there are `count` in a row from its first column on.
@@ -122,137 +127,164 @@ __device__ inline void multiply_rows(const uint4 (&rows)[4], const uint32_t (&sc
   }
 }
 
-template <int kTiles, typename Do>
+template <int kPanels, int kTiles, typename Do>
 __device__ inline void for_each_sum(const Do& act) {
 #pragma unroll
-  for (int i = 0; i < kStreamPanels * 2 * kTiles * 4; ++i) act(i / (8 * kTiles), i / (4 * kTiles) % 2, i / 4 % kTiles, i % 4);
+  for (int i = 0; i < kPanels * 2 * kTiles * 4; ++i) act(i / (8 * kTiles), i / (4 * kTiles) % 2, i / 4 % kTiles, i % 4);
 }
 
 }  // namespace streamed
 
-/// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's kStreamBytes, at a multiple of 16; free
-/// again afterwards.
-template <WeightFormat kFormat, int kTiles>
-__device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights& weights, const InputRows<kTiles>& x, int lane,
-                                         float (&total)[kStreamPanels][2][kTiles][4]) {
+/// Sums of all columns, [panel][16 rows][tile] as mma leaves them. `memory`: the warp's StreamLayout, at a multiple of 16; free
+/// again afterwards. `x` has a row for every place: one that is not wanted can be any.
+template <WeightFormat kFormat, int kPanels, int kTiles>
+__device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<kPanels>& weights, const InputRows<kTiles>& x,
+                                         int lane, float (&total)[kPanels][2][kTiles][4]) {
+  using Layout = StreamLayout<kPanels>;
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr int kLaneColumns = kChunk / 4;
   constexpr int kPairs = kLaneColumns / 8;
   constexpr int kChunks = kSegment / kChunk;  // of a segment
   constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
-  constexpr int kAhead = kStreamSlots - 1;
-  static_assert(kFormat != WeightFormat::kBf16);
+  constexpr int kStageChunks = 2;
+  constexpr int kSegmentStages = kChunks / kStageChunks;
+  constexpr int kAhead = Layout::kStages - 1;
+  static_assert(kFormat != WeightFormat::kBf16 && kPanelRows == kScaleGroup);
+  static_assert((kSegmentStages - 1 + kAhead) / kSegmentStages < Layout::kScaleSlots);
 
   const auto columns = static_cast<int>(weights.weight[0].in);
+  const int row_bytes = kFp8 ? columns : columns / 2;
   const int chunks = (columns + kChunk - 1) / kChunk;
+  const int stages = (chunks + kStageChunks - 1) / kStageChunks;
   const int scale_count = columns / kScaleGroup;
   const int first_column = lane % 4 * kLaneColumns;  // of the lane in a chunk
-  const streamed::Panel<kFormat> panels[kStreamPanels] = {{weights.weight[0], weights.first_row[0], lane},
-                                                          {weights.weight[1], weights.first_row[1], lane}};
-  uint8_t* scale_memory = memory + kStreamSlots * kStreamSlot;
-  const uint32_t ring =
-      shared_address(memory) + static_cast<uint32_t>(lane) * 16;  // a row's piece of every lane, one after the other
+  streamed::Panel<kFormat> panels[kPanels];
+#pragma unroll
+  for (int p = 0; p < kPanels; ++p) panels[p].set(weights.weight[p], weights.first_row[p], lane);
+  uint8_t* scale_memory = memory + Layout::kStages * Layout::kStage;
+  const uint32_t ring = shared_address(memory);
+  const auto copies = static_cast<uint32_t>(lane % 8 < 4 ? lane / 8 * 64 : Layout::kChunk + (lane / 8 ^ 1) * 64) +
+                      static_cast<uint32_t>(lane % 4 * 16);  // where the lane's pieces go in a stage
 
-  const auto request = [&](int chunk) {
-    if (chunk < chunks) {
-      const uint32_t slot = ring + static_cast<uint32_t>(chunk % kStreamSlots) * kStreamSlot;
-      if ((chunk + 1) * kChunk <= columns) {
+  const auto for_each_row = [&](const auto& copy) {
 #pragma unroll
-        for (int i = 0; i < kStreamPanels * 4; ++i)
-          copy_weights_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), panels[i / 4].rows[i % 4] + chunk * 64, 16);
+    for (int i = 0; i < kPanels * kPanelRows / 4; ++i)
+      copy(i / (kPanelRows / 4), i % (kPanelRows / 4), static_cast<uint32_t>(i) * 4 * 64);
+  };
+  const auto request = [&](int stage) {
+    if (stage < stages) {
+      const uint32_t to = ring + static_cast<uint32_t>(stage % Layout::kStages) * Layout::kStage + copies;
+      if ((stage + 1) * 128 <= row_bytes) {
+        for_each_row([&](int p, int i, uint32_t row) {
+          copy_weights_async(to + row, panels[p].values + stage * 128 + i * 4 * row_bytes, 16);
+        });
       } else {
-        const bool there = chunk * kChunk + first_column < columns;
-#pragma unroll
-        for (int i = 0; i < kStreamPanels * 4; ++i) {
-          const uint8_t* row = panels[i / 4].rows[i % 4];
-          copy_async(slot + static_cast<uint32_t>(i) * (kWarp * 16), there ? row + chunk * 64 : row, there ? 16 : 0);
-        }
+        const bool there = stage * 128 + lane % 8 * 16 < row_bytes;
+        for_each_row([&](int p, int i, uint32_t row) {
+          copy_async(to + row, panels[p].values + (there ? stage * 128 + i * 4 * row_bytes : 0), there ? 16 : 0);
+        });
       }
-      if (chunk % kChunks == 0 && (!kFp8 || lane == 0)) {
-        const int segment = chunk / kChunks;
-        uint8_t* to = scale_memory + segment % 2 * static_cast<int>(kStreamScales) + lane * 16;
+      if (stage % kSegmentStages == 0 && (!kFp8 || lane == 0)) {
+        const int segment = stage / kSegmentStages;
+        uint8_t* slot = scale_memory + segment % Layout::kScaleSlots * static_cast<int>(Layout::kScales) + lane * 16;
 #pragma unroll
-        for (int p = 0; p < kStreamPanels; ++p)
-          panels[p].copy_scales(to + p * kPanelRows * 16, segment, scale_count - segment * 16);
+        for (int p = 0; p < kPanels; ++p) panels[p].copy_scales(slot + p * kPanelRows * 16, segment, scale_count - segment * 16);
       }
     }
     commit_copies();
   };
 
-  // Of columns behind the last a lane keeps what it had: weights are zero there, and no sum is -0, which zeros could change.
-  uint4 input[kPairs][kTiles] = {};
-  const auto load_input = [&](int chunk, int pair) {
+  // Where there are registers enough, inputs are asked for a chunk ahead, or else when those before them have been used. In place
+  // of columns behind the last the first are read: weights are zero there, and no sum is -0, which zeros could change.
+  constexpr bool kInputsAhead = kTiles == 1 || kPanels == 1;
+  uint4 input[kInputsAhead ? 2 : 1][kPairs][kTiles];
+  const auto load_input = [&](int chunk, int set, int pair) {
     const int column = chunk * kChunk + first_column;
+    const int at = (column < columns ? column : 0) + pair * 8;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) {
-      if (x.row[tile] != nullptr && column < columns) input[pair][tile] = load_again(x.row[tile] + column + pair * 8);
-    }
+    for (int tile = 0; tile < kTiles; ++tile) input[set][pair][tile] = load_again(x.row[tile] + at);
+  };
+  // Two pairs at a time: they share sectors.
+  const auto load_inputs_behind = [&](int chunk, int pair) {
+    if (pair % 2 == 0) return;
+    load_input(chunk, 0, pair - 1);
+    load_input(chunk, 0, pair);
   };
 
 #pragma unroll
-  for (int chunk = 0; chunk < kAhead; ++chunk) request(chunk);
+  for (int stage = 0; stage < kAhead; ++stage) request(stage);
 #pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) load_input(0, pair);
-  streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
+  for (int pair = 0; pair < kPairs; ++pair) load_input(0, 0, pair);
+  streamed::for_each_sum<kPanels, kTiles>(
+      [&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
 
   for (int segment = 0; segment * kChunks < chunks; ++segment) {
-    const int own = min(kChunks, chunks - segment * kChunks);
-    const uint32_t scales = shared_address(scale_memory) + static_cast<uint32_t>(segment % 2) * kStreamScales;
+    const int own = min(kSegmentStages, stages - segment * kSegmentStages);
+    const uint32_t scales = shared_address(scale_memory) + static_cast<uint32_t>(segment % Layout::kScaleSlots) * Layout::kScales;
     bool wide = false;  // some scale of the segment needs two factors, or nearly so
-    float c[kStreamPanels][2][kTiles][4] = {};
-#pragma unroll 2
+    float c[kPanels][2][kTiles][4] = {};
+#pragma unroll 1
     for (int i = 0; i < own; ++i) {
-      const int chunk = segment * kChunks + i;
+      const int stage = segment * kSegmentStages + i;
       wait_copies<kAhead - 1>();
+      __syncwarp();  // lanes copy for each other; all have read the stage before
       if (i == 0) {
-        __syncwarp();  // scales are copied by one lane for others; those of the segment before have been read
         uint32_t bits = 0;
 #pragma unroll
-        for (int p = 0; p < kStreamPanels; ++p) {
+        for (int p = 0; p < kPanels; ++p) {
           const uint4 row = load_shared(scales + static_cast<uint32_t>(p * kPanelRows + (kFp8 ? 0 : lane)) * 16);
           bits |= row.x | row.y | row.z | row.w;
         }
         wide = __any_sync(0xffffffffu, (bits & 0x80808080u) != 0);
       }
-      const uint32_t slot = ring + static_cast<uint32_t>(i % kStreamSlots) * kStreamSlot;
 #pragma unroll
-      for (int p = 0; p < kStreamPanels; ++p) {
-        uint4 rows[4];
-        uint32_t scale[4];
+      for (int half = 0; half < kStageChunks; ++half) {
+        const int chunk = stage * kStageChunks + half;
+        if (half > 0 && chunk == chunks) break;
+        const uint32_t slot = ring + static_cast<uint32_t>(stage % Layout::kStages) * Layout::kStage +
+                              static_cast<uint32_t>(half) * Layout::kChunk +
+                              static_cast<uint32_t>(half == 0 ? lane : lane ^ 4) * 16;
 #pragma unroll
-        for (int r = 0; r < 4; ++r) rows[r] = load_shared(slot + static_cast<uint32_t>(p * 4 + r) * (kWarp * 16));
-        const uint32_t byte = scales + static_cast<uint32_t>(p * kPanelRows * 16 + (i * kChunk + first_column) / kScaleGroup);
-        scale[0] = load_shared_byte(byte + (kFp8 ? 0 : static_cast<uint32_t>(lane / 4 * 16)));
+        for (int p = 0; p < kPanels; ++p) {
+          uint4 rows[4];
+          uint32_t scale[4];
 #pragma unroll
-        for (int r = 1; r < 4; ++r)
-          scale[r] = kFp8 ? scale[0] : load_shared_byte(byte + static_cast<uint32_t>((lane / 4 + r * 8) * 16));
-        if (p == 0) request(chunk + kAhead);
-        if (wide) {
-          streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, input, c[p], [](int) {});
-          if (p + 1 == kStreamPanels) {
+          for (int r = 0; r < 4; ++r) rows[r] = load_shared(slot + static_cast<uint32_t>(p * kPanelRows + r * 8) * 64);
+          const uint32_t byte = scales + static_cast<uint32_t>(p * kPanelRows * 16 + i * (kStageChunks * kChunk / kScaleGroup) +
+                                                               (half * kChunk + first_column) / kScaleGroup);
+          scale[0] = load_shared_byte(byte + (kFp8 ? 0 : static_cast<uint32_t>(lane / 4 * 16)));
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, pair);
+          for (int r = 1; r < 4; ++r)
+            scale[r] = kFp8 ? scale[0] : load_shared_byte(byte + static_cast<uint32_t>((lane / 4 + r * 8) * 16));
+          if (half == 0 && p == 0) request(stage + kAhead);
+          if (kInputsAhead && p == 0) {
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, half ^ 1, pair);
           }
-        } else if (p + 1 == kStreamPanels) {
-          streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p],
-                                                          [&](int pair) { load_input(chunk + 1, pair); });
-        } else {
-          streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, input, c[p], [](int) {});
+          const auto& own_input = input[kInputsAhead ? half : 0];
+          const auto then = [&](int pair) {
+            if (!kInputsAhead && p + 1 == kPanels) load_inputs_behind(chunk + 1, pair);
+          };
+          if (wide) {
+            streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, own_input, c[p], then);
+          } else {
+            streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, own_input, c[p], then);
+          }
         }
       }
     }
-    streamed::for_each_sum<kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] += c[p][m][tile][i]; });
+    streamed::for_each_sum<kPanels, kTiles>([&](int p, int m, int tile, int i) { total[p][m][tile][i] += c[p][m][tile][i]; });
   }
 }
 
 /// A warp's sums where all its lanes find them, in what multiply_streamed has used: of a panel, kTiles * 8 inputs of kPartStride.
-template <int kTiles>
-__device__ inline const float* share_sums(uint8_t* memory, const float (&total)[kStreamPanels][2][kTiles][4], int lane) {
-  static_assert(sizeof(float) * kStreamPanels * kTiles * 8 * kPartStride <= kStreamBytes);
+template <int kPanels, int kTiles>
+__device__ inline const float* share_sums(uint8_t* memory, const float (&total)[kPanels][2][kTiles][4], int lane) {
+  static_assert(sizeof(float) * kPanels * kTiles * 8 * kPartStride <= StreamLayout<kPanels>::kBytes);
   auto* sums = reinterpret_cast<float*>(memory);
   __syncwarp();
 #pragma unroll
-  for (int p = 0; p < kStreamPanels; ++p) store_part<kTiles>(sums + p * kTiles * 8 * kPartStride, lane, total[p]);
+  for (int p = 0; p < kPanels; ++p) store_part<kTiles>(sums + p * kTiles * 8 * kPartStride, lane, total[p]);
   __syncwarp();
   return sums;
 }

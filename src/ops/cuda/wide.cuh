@@ -124,7 +124,7 @@ class WideWeights {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         chunk.rows[i] = load_once(value_ + (i == 0 ? 0 : panel_.value_step[i - 1]));
-        chunk.scales[i] = __ldg(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
+        chunk.scales[i] = load_byte(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
       }
       value_ += 64;
       scale_ += kChunk / kScaleGroup;

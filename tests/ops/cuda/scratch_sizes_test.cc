@@ -95,8 +95,9 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     }
   }
   EXPECT_TRUE(some);
-  EXPECT_FALSE(expert_sizes(kShapes[0], 1, false, true).streamed);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 8, true, true).streamed);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 8, false, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 16, true, true).streamed);
+  EXPECT_FALSE(expert_sizes(kShapes[1], 32, true, true).streamed);
   EXPECT_TRUE(expert_sizes(kShapes[0], 512, false, true).streamed);
   EXPECT_TRUE(expert_sizes(kShapes[0], 2048, true, true).staged);
 }

@@ -22,9 +22,10 @@ class EmulatedBackend final : public WrappedBackend {
       : WrappedBackend(make_reference_backend(pool())), set_(set), stream_(nullptr, false) {}
 
   void sparse_attention(const SparseAttentionArgs& args) override {
-    if (set_ == EmulatedKernelSet::kWide && cuda::takes_wide_attention(args)) {
+    const cuda::WideAttention wide = set_ == EmulatedKernelSet::kWide ? cuda::wide_attention_of(args) : cuda::WideAttention::kNo;
+    if (wide != cuda::WideAttention::kNo) {
       ++wide_calls_;
-      return cuda::sparse_attention_wide(args, args.queries.data(), stream_);
+      return cuda::sparse_attention_wide(args, wide, args.queries.data(), stream_);
     }
     if (set_ == EmulatedKernelSet::kFew && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows)
       return attend_few(args, {});
@@ -67,9 +68,11 @@ class EmulatedBackend final : public WrappedBackend {
                                      .counts = counts.data(),
                                      .row_stride = sizes.row_stride,
                                      .block_stride = sizes.block_stride};
-    const cuda::IndexWays ways{.wide = set_ == EmulatedKernelSet::kWide && cuda::takes_wide_index(args),
-                               .few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows};
-    wide_calls_ += ways.wide ? 1 : 0;
+    const bool wide = set_ == EmulatedKernelSet::kWide;
+    const bool few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows;
+    const cuda::IndexWays ways{
+        .wide = wide ? cuda::wide_index_of(args) : cuda::WideIndex::kNo, .few = few, .by_row = wide || few};
+    wide_calls_ += ways.wide != cuda::WideIndex::kNo ? 1 : 0;
     cuda::select_rows(args, rows.data(), sizes, scratch, ways, stream_);
   }
 

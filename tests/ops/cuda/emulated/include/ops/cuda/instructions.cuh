@@ -49,9 +49,10 @@ void wait_copies() {
 
 inline int thread_read_anew() { return static_cast<int>(emulated::place().thread.x); }
 
-inline void keep_whole(uint32_t&) {}
+inline void forget_uses(uint32_t& /*v*/) {}
 
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
+inline uint32_t load_byte(const uint8_t* p) { return *p; }
 
 inline uint4 load_shared(uint32_t address) {
   if (address % 16 != 0) std::abort();
