@@ -81,7 +81,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
              (features_.staged
-                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an expert, 128 of the shared one; "
+                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
+                    "expert, up to 128 of the shared one; "
                     "few experts: mma bf16"
                   : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
                     "15")},
