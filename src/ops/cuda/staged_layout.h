@@ -31,7 +31,7 @@ inline constexpr int kMostSmallInputs = 64;
 /// Of the inputs / 4 quadruples of sums of a thread, those of earlier segments that are kept in registers. The others lie in
 /// shared memory.
 DI_HOST_DEVICE constexpr int kept_sums(int inputs) {
-  return inputs <= 64 ? inputs / 4 : inputs <= 80 ? 13 : inputs <= 96 ? 8 : 2;
+  return inputs <= 64 ? inputs / 4 : inputs <= 80 ? 13 : inputs <= 96 ? 11 : 2;
 }
 
 /// The size of tile for `rows` inputs of every one of `panels` blocks of FP8 weight rows, a multiprocessor each. Multiplying a
