@@ -74,14 +74,15 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     return {
         {"linear_fp8, output_lora",
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
-             (features_.staged ? "weights staged in shared memory, from 9" : "from 17") +
+             (features_.staged ? "weights staged in shared memory, from 17" : "from 17") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
              (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
              (features_.staged
-                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 16 to 128 rows of an expert; "
+                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
+                    "expert, up to 128 of the shared one; "
                     "few experts: mma bf16"
                   : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
                     "15")},

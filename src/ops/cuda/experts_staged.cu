@@ -74,7 +74,7 @@ struct HiddenWork : ExpertWork<kWeights> {
     const auto column = static_cast<uint32_t>(group * kStagedGroupRows + lane * 8);  // of the panel's
     const int64_t first_row = static_cast<int64_t>(item.panel) * kStagedHalf;
     const bool inside = first_row + column < shared.w1.out;
-    for (int i = staged::thread() / kLanes; i < staged_inputs(item.count, kFp8); i += kWarpgroup / kLanes) {
+    for (int i = staged::thread() / kLanes; i < (item.count + 15) / 16 * 16; i += kWarpgroup / kLanes) {
       const bool there = i < item.count;
       const float weight = there ? plan.weight[item.first + i] : 0.0f;
       bf16* own = s.outputs(group) + i * kStagedOutStride;
@@ -147,7 +147,7 @@ struct TileRange {
 };
 
 // Grid: as many blocks as run at a time; each takes every so many-th item.
-template <WeightFormat kWeights>
+template <WeightFormat kWeights, bool kSmall>
 __global__ void __launch_bounds__(kStagedThreads, 1)
     hidden_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared, float limit,
                          const __grid_constant__ ExpertPlan plan, const __grid_constant__ StagedLayout layout, TileRange tiles) {
@@ -155,10 +155,10 @@ __global__ void __launch_bounds__(kStagedThreads, 1)
   const auto panels = static_cast<int>((shared.w1.out + kStagedHalf - 1) / kStagedHalf);
   const HiddenWork<kWeights> work{
       {routed, shared, plan, panels, static_cast<int>(shared.w1.in), tiles.first, tiles.first + tiles.count - 1}, limit};
-  run_staged(layout, work);
+  run_staged<kSmall>(layout, work);
 }
 
-template <WeightFormat kWeights>
+template <WeightFormat kWeights, bool kSmall>
 __global__ void __launch_bounds__(kStagedThreads, 1)
     output_staged_kernel(const ExpertWeights* routed, const __grid_constant__ SharedExpert shared,
                          const __grid_constant__ ExpertPlan plan, const __grid_constant__ StagedLayout layout, TileRange tiles) {
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kStagedThreads, 1)
   const auto panels = static_cast<int>((shared.w2.out + kStagedRows - 1) / kStagedRows);
   const OutputWork<kWeights> work{
       {routed, shared, plan, panels, static_cast<int>(shared.w2.in), tiles.first, tiles.first + tiles.count - 1}};
-  run_staged(layout, work);
+  run_staged<kSmall>(layout, work);
 }
 
 class Launcher {
@@ -195,21 +195,23 @@ class Launcher {
     return static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, (out + rows - 1) / rows * tiles));
   }
   template <WeightFormat kWeights>
-  StagedLayout layout_of() const {
-    constexpr bool kFp8 = kWeights == WeightFormat::kFp8;
-    return staged_layout(kFp8 ? plan_.shared_inputs : plan_.tile_inputs, kFp8);
+  int inputs() const {
+    return kWeights == WeightFormat::kFp8 ? plan_.shared_inputs : plan_.tile_inputs;
   }
   template <WeightFormat kWeights>
   void hidden(const TileRange& tiles) {
-    const StagedLayout layout = layout_of<kWeights>();
-    stream_.launch(hidden_staged_kernel<kWeights>, blocks(shared_.w1.out, kStagedHalf, tiles.count), kStagedThreads, layout.bytes,
-                   routed_, shared_, limit_, plan_, layout, tiles);
+    const StagedLayout layout = staged_layout(inputs<kWeights>(), kWeights == WeightFormat::kFp8);
+    stream_.launch(
+        inputs<kWeights>() <= kMostSmallInputs ? hidden_staged_kernel<kWeights, true> : hidden_staged_kernel<kWeights, false>,
+        blocks(shared_.w1.out, kStagedHalf, tiles.count), kStagedThreads, layout.bytes, routed_, shared_, limit_, plan_, layout,
+        tiles);
   }
   template <WeightFormat kWeights>
   void output(const TileRange& tiles) {
-    const StagedLayout layout = layout_of<kWeights>();
-    stream_.launch(output_staged_kernel<kWeights>, blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads, layout.bytes,
-                   routed_, shared_, plan_, layout, tiles);
+    const StagedLayout layout = staged_layout(inputs<kWeights>(), kWeights == WeightFormat::kFp8);
+    stream_.launch(
+        inputs<kWeights>() <= kMostSmallInputs ? output_staged_kernel<kWeights, true> : output_staged_kernel<kWeights, false>,
+        blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads, layout.bytes, routed_, shared_, plan_, layout, tiles);
   }
 
   SharedExpert shared_;

@@ -64,20 +64,21 @@ struct ProductWork {
 };
 
 // Grid: as many blocks as run at a time; each takes every so many-th item.
-template <bool kQuantized>
+template <bool kQuantized, bool kSmall>
 __global__ void __launch_bounds__(kStagedThreads, 1)
     product_staged_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ StagedProduct cut,
                           const __grid_constant__ StagedLayout layout) {
   take_turn();
-  run_staged(layout, ProductWork<kQuantized>{args, cut});
+  run_staged<kSmall>(layout, ProductWork<kQuantized>{args, cut});
 }
 
 template <bool kQuantized>
 void launch(const ProductArgs& args, const StagedProduct& cut, LaunchStream& stream) {
   const StagedLayout layout = staged_layout(cut.inputs, true);
   const int64_t items = int64_t{cut.panels} * cut.row_blocks * args.groups;
-  stream.launch(product_staged_kernel<kQuantized>, static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, items)),
-                kStagedThreads, layout.bytes, args, cut, layout);
+  stream.launch(
+      cut.inputs <= kMostSmallInputs ? product_staged_kernel<kQuantized, true> : product_staged_kernel<kQuantized, false>,
+      static_cast<unsigned>(std::min<int64_t>(kMultiprocessors, items)), kStagedThreads, layout.bytes, args, cut, layout);
 }
 
 }  // namespace

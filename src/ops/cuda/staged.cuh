@@ -198,7 +198,8 @@ class EarlierSums {
 };
 
 /// c[m][j][i] is row first + 8 (i / 2) of half m, input 8 j + lane % 4 * 2 + i % 2 of the item, over all columns.
-template <WeightFormat kFormat, bool kInterleaved, int kInputs>
+/// kBatch: steps of 16 columns that are widened together.
+template <WeightFormat kFormat, bool kInterleaved, int kInputs, int kBatch>
 __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scales<kFormat>& scales, int lane, int first,
                                      int columns, float4* sums, float (&c)[2][kInputs / 8][4]) {
   constexpr bool kFp4 = is_fp4(kFormat);
@@ -222,7 +223,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
   const auto release = [&] {
     if (lane == 0) barrier_arrive(s.inputs_empty(held));
   };
-  uint32_t a[2][2][4];  // double: the units read one while the other is widened
+  uint32_t a[2][kBatch][2][4];  // double: the units read one while the other is widened
 #pragma unroll 1
   for (int column = 0, chunk = 0; column < columns; column += kChunk, ++chunk) {
     const int stage = at.weights.stage;
@@ -253,21 +254,27 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
       for (int i = 0; i < kRows; ++i) scale[i] = scale_pair(byte[i], kBias);
     }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      uint32_t(&now)[2][4] = a[step % 2];
+    for (int step = 0; step < kSteps; step += kBatch) {
+      uint32_t(&now)[kBatch][2][4] = a[step / kBatch % 2];
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        uint32_t r[2];
-        widen_half<kFormat, kInterleaved>(row[i], step / 2, step % 2, scale[i], r);
-        now[i / 2][i % 2] = r[0];
-        now[i / 2][i % 2 + 2] = r[1];
+      for (int k = 0; k < kBatch; ++k) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          uint32_t r[2];
+          widen_half<kFormat, kInterleaved>(row[i], (step + k) / 2, (step + k) % 2, scale[i], r);
+          now[k][i / 2][i % 2] = r[0];
+          now[k][i / 2][i % 2 + 2] = r[1];
+        }
       }
       if (large) {
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           const uint32_t excess = excess_pair(bytes >> 8 * i & 0xff, kBias);
-          now[i / 2][i % 2] = multiply_bf16x2(now[i / 2][i % 2], excess);
-          now[i / 2][i % 2 + 2] = multiply_bf16x2(now[i / 2][i % 2 + 2], excess);
+#pragma unroll
+          for (int k = 0; k < kBatch; ++k) {
+            now[k][i / 2][i % 2] = multiply_bf16x2(now[k][i / 2][i % 2], excess);
+            now[k][i / 2][i % 2 + 2] = multiply_bf16x2(now[k][i / 2][i % 2 + 2], excess);
+          }
         }
       }
       const bool slot_begins = step % kSlotSteps == 0;
@@ -277,10 +284,13 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
         inputs = static_cast<uint32_t>(swizzled_rows(s.inputs(at.inputs.stage)));
       }
       begin_products();
-      const uint64_t of_step = (swizzled_rows(0) >> 32 << 32) | (inputs + static_cast<uint32_t>(step % kSlotSteps) * 2);
 #pragma unroll
-      for (int m = 0; m < 2; ++m) multiply_rows<kInputs>(c[m], now[m], of_step, add);
-      add = true;
+      for (int k = 0; k < kBatch; ++k) {
+        const uint64_t of_step = (swizzled_rows(0) >> 32 << 32) | (inputs + static_cast<uint32_t>((step + k) % kSlotSteps) * 2);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) multiply_rows<kInputs>(c[m], now[k][m], of_step, add);
+        add = true;
+      }
       commit_products();
       wait_products<1>();
       if (step == 0 && lane == 0) barrier_arrive(s.weights_empty(stage));
@@ -288,7 +298,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
         if (held >= 0) release();
         held = at.inputs.stage;
       }
-      if ((step + 1) % kSlotSteps == 0) at.inputs.next(s.layout.input_stages);
+      if ((step + kBatch) % kSlotSteps == 0) at.inputs.next(s.layout.input_stages);
     }
     if ((column + kChunk) % kSegment == 0 && column + kChunk < columns) {
       wait_products<0>();
@@ -308,7 +318,7 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
 }
 
 /// One item: the outputs of the warpgroup's rows are in shared memory afterwards, rounded to bf16, once it has come by a barrier.
-template <int kInputs, typename Work>
+template <int kInputs, int kBatch, typename Work>
 __device__ inline void multiply(const Staged& s, Multiplier& at, const Work& work, const typename Work::Item& item) {
   const int thread = thread_read_anew();  // there are several of these functions, and registers for one
   const int lane = thread % kWarp;
@@ -317,8 +327,8 @@ __device__ inline void multiply(const Staged& s, Multiplier& at, const Work& wor
   const int first = group * kStagedGroupRows + own;
   const Scales<Work::kFormat> scales(work, item, first, lane);
   float c[2][kInputs / 8][4];
-  multiply_item<Work::kFormat, Work::kInterleaved, kInputs>(s, at, scales, lane, first, item.columns,
-                                                            s.sums(group) + thread % kWarpgroup, c);
+  multiply_item<Work::kFormat, Work::kInterleaved, kInputs, kBatch>(s, at, scales, lane, first, item.columns,
+                                                                    s.sums(group) + thread % kWarpgroup, c);
   // Where the outputs go lie sums of all of the warpgroup.
   if (kept_sums(kInputs) < 2 * kInputs / 8) named_barrier(kGroup + group, kWarpgroup);
   // Blocks of 8 x 8: rows own and own + 8 of eight inputs, then of the eight behind them.
@@ -336,23 +346,26 @@ __device__ inline void multiply(const Staged& s, Multiplier& at, const Work& wor
   }
 }
 
-template <typename Work>
+/// kSmall: tiles have at most kMostSmallInputs, so there are registers to widen two steps together: a warp has more to do between
+/// two waits.
+template <bool kSmall, typename Work>
 __device__ inline void multiply_items(const Staged& s, const Work& work) {
+  constexpr bool kFp8 = Work::kFormat == WeightFormat::kFp8;
   Multiplier at;
   typename Work::Item item;
   for (int number = static_cast<int>(blockIdx.x); work.find(number, item); number += static_cast<int>(gridDim.x)) {
-    constexpr bool kFp8 = Work::kFormat == WeightFormat::kFp8;
-    const int inputs = staged_inputs(item.count, kFp8);
-    if (inputs == 32) {
-      multiply<32>(s, at, work, item);
-    } else if (inputs == 64) {
-      multiply<64>(s, at, work, item);
-    } else if (!kFp8 && inputs == 80) {
-      if constexpr (!kFp8) multiply<80>(s, at, work, item);
-    } else if (!kFp8 || inputs == 96) {
-      multiply<96>(s, at, work, item);
+    if constexpr (kSmall) {
+      if (item.count <= 32) {
+        multiply<32, 2>(s, at, work, item);
+      } else {
+        multiply<64, 2>(s, at, work, item);
+      }
+    } else if (item.count <= 64) {
+      multiply<64, 1>(s, at, work, item);
+    } else if (item.count <= (kFp8 ? 96 : 80)) {
+      multiply<kFp8 ? 96 : 80, 1>(s, at, work, item);
     } else {
-      if constexpr (kFp8) multiply<128>(s, at, work, item);
+      multiply<kFp8 ? 128 : 96, 1>(s, at, work, item);
     }
     const int group = thread_read_anew() / kWarpgroup;
     named_barrier(kGroup + group, kWarpgroup);
@@ -365,7 +378,7 @@ __device__ inline void multiply_items(const Staged& s, const Work& work) {
 }  // namespace staged
 
 /// All threads of a block of kStagedThreads.
-template <typename Work>
+template <bool kSmall, typename Work>
 __device__ inline void run_staged(const StagedLayout& layout, const Work& work) {
   const Staged s{layout, dynamic_shared<uint8_t>()};
   if (threadIdx.x == 0) {
@@ -385,7 +398,7 @@ __device__ inline void run_staged(const StagedLayout& layout, const Work& work) 
     staged::load_items(s, work);
   } else {
     take_registers<kMultiplyRegisters>();
-    staged::multiply_items(s, work);
+    staged::multiply_items<kSmall>(s, work);
   }
 }
 

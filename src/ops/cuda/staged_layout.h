@@ -26,10 +26,12 @@ DI_HOST_DEVICE constexpr int most_staged_inputs(bool fp8) { return fp8 ? 128 : 9
 DI_HOST_DEVICE constexpr int staged_inputs(int count, bool fp8) {
   return count <= 32 ? 32 : count <= 64 ? 64 : !fp8 && count <= 80 ? 80 : count <= 96 ? 96 : 128;
 }
+/// Tiles of up to this size have kernels of their own; a tile of others has at least as many.
+inline constexpr int kMostSmallInputs = 64;
 /// Of the inputs / 4 quadruples of sums of a thread, those of earlier segments that are kept in registers. The others lie in
 /// shared memory.
 DI_HOST_DEVICE constexpr int kept_sums(int inputs) {
-  return inputs <= 64 ? inputs / 4 : inputs <= 80 ? 13 : inputs <= 96 ? 8 : 2;
+  return inputs <= 64 ? inputs / 4 : inputs <= 80 ? 13 : inputs <= 96 ? 11 : 2;
 }
 
 /// The size of tile for `rows` inputs of every one of `panels` blocks of FP8 weight rows, a multiprocessor each. Multiplying a
