@@ -34,6 +34,19 @@ __device__ inline void load_half(const WeightPanel<kFormat>& panel, int column, 
   }
 }
 
+/// Chunk number `c`, a constant, of a whole segment.
+template <WeightFormat kFormat>
+__device__ inline void load_half(const WeightPanel<kFormat>& panel, const typename WeightPanel<kFormat>::Segment& segment, int c,
+                                 HalfChunk& chunk) {
+  constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : panel.value_step[0]) + c * 64);
+  if constexpr (kFormat == WeightFormat::kFp8) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) chunk.scales[i] = load_byte(segment.scales + (i == 0 ? 0 : panel.scale_step[0]) + c * kGroups);
+  }
+}
+
 /// Adds the products of a chunk whose scale bytes are `scales`; kWide: they may need two factors. `inputs(tile, pair)`: as in
 /// fragments.cuh.
 template <WeightFormat kFormat, bool kInterleaved, bool kWide, int kTiles, typename Inputs>

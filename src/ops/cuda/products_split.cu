@@ -1,6 +1,6 @@
 // Products of steps of some rows: too many for each panel of weight rows to read all inputs, too few to fill the device with
-// panels that are larger. A block has one segment of the columns: its inputs stay in shared memory while warps copy panels of 16
-// weight rows after each other into rings of their own. So weights are read once for up to 64 rows, and inputs a few times.
+// panels that are larger. A block has one segment of the columns: its inputs stay in shared memory while warps bring panels of 16
+// weight rows after each other straight to their registers. So weights are read once for up to 64 rows, and inputs a few times.
 // The sums of the segments go to memory, in practice to the second-level cache, and a second kernel adds them. Chains and order
 // of the sums are those of fragments.cuh and segments.cuh.
 
@@ -22,19 +22,9 @@ constexpr int kAddThreads = 128;            // of a block of the second kernel
 
 // Of a block, alone on its multiprocessor: sums of more tiles of eight rows are more registers.
 template <int kTiles>
-constexpr int kWarps = kTiles > 4 ? 12 : 16;
-
-// A warp's ring, a slot a chunk of the segment: what a lane reads there it has copied itself, so no lane waits for another.
-// Registers would not do: loads that are waited for one by one need a scoreboard each, of which a warp has six.
-constexpr int kChunk = chunk_columns(WeightFormat::kFp8);
-constexpr int kChunks = kSegment / kChunk;
-constexpr uint32_t kSlotRow = kWarp * 16;    // bytes of the lanes' pieces of their first rows; those of the second follow
-constexpr uint32_t kSlotScales = kWarp * 4;  // of the words in which their scales lie
-constexpr uint32_t kSlot = 2 * (kSlotRow + kSlotScales);
-constexpr uint32_t kRing = kChunks * kSlot;
-
-template <int kTiles>
-constexpr uint32_t kInputBytes = kTiles * 8 * kInputStride * sizeof(bf16);
+constexpr int kWarps = kTiles > 4   ? 8
+                       : kTiles > 2 ? 12
+                                    : 16;
 
 struct SplitGrid {
   int groups = 0;
@@ -101,6 +91,7 @@ __device__ void bring_inputs(const bf16* x, int64_t stride, int count, int first
 template <bool kInterleaved, int kTiles>
 __device__ void multiply_again(const WeightPanel<WeightFormat::kFp8>& panel, int first, int lane, const bf16* own,
                                float (&c)[kTiles][4]) {
+  constexpr int kChunk = chunk_columns(WeightFormat::kFp8);
 #pragma unroll
   for (auto& tile : c) {
 #pragma unroll
@@ -124,56 +115,48 @@ struct SplitWork {
   int begin, end;  // panels
 };
 
-// `slot`: shared address. Columns that do not exist are zeros.
-__device__ void copy_chunk(const WeightPanel<WeightFormat::kFp8>& panel, int column, int lane, uint32_t slot) {
-  const int own_column = column + lane % 4 * (kChunk / 4);
-  const bool inside = own_column < panel.columns;
-  const uint8_t* values = panel.values + (inside ? column : -(lane % 4 * 16));
-  const uint8_t* scales = panel.scales + (inside ? own_column / kScaleGroup : 0);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    copy_weights_async(slot + i * kSlotRow + lane * 16, values + (i == 0 ? 0 : panel.value_step[0]), inside ? 16 : 0);
-    const auto at = reinterpret_cast<uintptr_t>(scales + (i == 0 ? 0 : panel.scale_step[0]));
-    copy_word_async(slot + 2 * kSlotRow + i * kSlotScales + lane * 4, reinterpret_cast<const uint8_t*>(at / 4 * 4));
-  }
-}
+template <int kTiles>
+constexpr int kAhead = kTiles > 4 ? 8 : 4;  // chunks of a warp on their way
 
-// A warp's panels, of the first of which all chunks but the last are on their way.
-template <bool kInterleaved, int kTiles>
+// A warp's panels, of which the first chunks of the first are on their way. kWhole: all columns of the segment exist; else chunks
+// behind the last one are multiplied by zeros.
+template <bool kInterleaved, int kTiles, bool kWhole>
 __device__ void multiply_panels(const ProductArgs& args, const SplitGrid& grid, const SplitWork& work, int number, int lane,
-                                const bf16* inputs, uint32_t ring, WeightPanel<WeightFormat::kFp8>& panel, float4* parts) {
+                                const bf16* inputs, WeightPanel<WeightFormat::kFp8>& panel, HalfChunk (&chunks)[kAhead<kTiles>],
+                                float4* parts) {
   constexpr WeightFormat kFormat = WeightFormat::kFp8;
+  constexpr int kChunk = chunk_columns(kFormat);
+  constexpr int kChunks = kSegment / kChunk;
+  static_assert(kChunks % kAhead<kTiles> == 0);
   const int first = work.segment * kSegment;
   const int own_column = lane % 4 * (kChunk / 4);
   const bf16* own = inputs + lane / 4 * kInputStride + own_column;
+  auto whole = panel.whole_segment(first, lane);
   for (; number < work.end; number += kWarps<kTiles>) {
     const int next = number + kWarps<kTiles>;
-    const auto scale_at = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(panel.scales)) + (first + own_column) / kScaleGroup;
-    const uint32_t row_scales[2] = {scale_at, scale_at + panel.scale_step[0]};
     float c[kTiles][4] = {};
     uint32_t largest = 0;  // scale
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-      wait_copies<kChunks - 2>();
-      const uint32_t slot = ring + i * kSlot;
-      const bool inside = first + i * kChunk + own_column < panel.columns;
-      HalfChunk chunk;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        chunk.rows[r] = load_shared(slot + r * kSlotRow + lane * 16);
-        const uint32_t in_word = (row_scales[r] + i * (kChunk / kScaleGroup)) % 4;
-        chunk.scales[r] = load_shared_byte(slot + 2 * kSlotRow + r * kSlotScales + lane * 4 + in_word);
-      }
-      // The chunk after the last on its way, into the slot that was read before this one.
-      if (i == 1 && next < work.end) panel = rows_of(args, grid, work.group, next, lane);
-      if (i == 0 || next < work.end)
-        copy_chunk(panel, first + (i + kChunks - 1) % kChunks * kChunk, lane, ring + (i + kChunks - 1) % kChunks * kSlot);
-      commit_copies();
+      HalfChunk& chunk = chunks[i % kAhead<kTiles>];
+      const bool inside = kWhole || first + i * kChunk + own_column < panel.columns;
       const uint32_t scales[2] = {inside ? chunk.scales[0] : 127, inside ? chunk.scales[1] : 127};
       largest = max(largest, max(scales[0], scales[1]));
       add_scaled<kFormat, kInterleaved, false>(
           chunk, scales, [&](int tile, int pair) { return load_again(own + tile * 8 * kInputStride + i * kChunk + pair * 8); },
           c);
+      const int ahead = i + kAhead<kTiles>;
+      if (ahead == kChunks && next < work.end) {
+        panel = rows_of(args, grid, work.group, next, lane);
+        whole = panel.whole_segment(first, lane);
+      }
+      if (ahead < kChunks || next < work.end) {
+        if constexpr (kWhole) {
+          load_half<kFormat>(panel, whole, ahead % kChunks, chunk);
+        } else {
+          load_half<kFormat>(panel, first + ahead % kChunks * kChunk, lane, chunk);
+        }
+      }
     }
     if (__any_sync(0xffffffffu, largest > kMostScale<kFormat>))
       multiply_again<kInterleaved, kTiles>(rows_of(args, grid, work.group, number, lane), first, lane, own, c);
@@ -187,8 +170,7 @@ __device__ void multiply_panels(const ProductArgs& args, const SplitGrid& grid, 
 }
 
 // Grid: blocks that share the panels of a segment; segments; groups times blocks of 8 kTiles input rows. Warps of a block have
-// every kWarps<kTiles>-th of its panels, and ask for the first before their turn. Shared memory: inputs [8 kTiles][kInputStride],
-// the warps' rings.
+// every kWarps<kTiles>-th of its panels, and ask for the first before their turn. Shared memory: inputs [8 kTiles][kInputStride].
 template <bool kInterleaved, bool kQuantize, int kTiles>
 __global__ void __launch_bounds__(kWarps<kTiles>* kWarp, 1)
     split_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ SplitGrid grid, float4* parts) {
@@ -207,17 +189,21 @@ __global__ void __launch_bounds__(kWarps<kTiles>* kWarp, 1)
   const int number = work.begin + warp;
   const int first = work.segment * kSegment;
   auto panel = rows_of(args, grid, work.group, min(number, grid.panels - 1), lane);
-  const uint32_t ring = shared_address(inputs) + kInputBytes<kTiles> + warp * kRing;
+  HalfChunk chunks[kAhead<kTiles>];
+  if (number < work.end) {
 #pragma unroll
-  for (int i = 0; i + 1 < kChunks; ++i) {
-    if (number < work.end) copy_chunk(panel, first + i * kChunk, lane, ring + i * kSlot);
-    commit_copies();
+    for (int i = 0; i < kAhead<kTiles>; ++i)
+      load_half<WeightFormat::kFp8>(panel, first + i * chunk_columns(WeightFormat::kFp8), lane, chunks[i]);
   }
   wait_for_earlier();
   bring_inputs<kQuantize, kTiles>(args.x + work.first_tile * 8 * args.x_stride + work.group * args.x_group, args.x_stride,
                                   work.count, first, panel.columns, inputs);
   __syncthreads();
-  multiply_panels<kInterleaved, kTiles>(args, grid, work, number, lane, inputs, ring, panel, parts);
+  if (first + kSegment <= panel.columns) {
+    multiply_panels<kInterleaved, kTiles, true>(args, grid, work, number, lane, inputs, panel, chunks, parts);
+  } else {
+    multiply_panels<kInterleaved, kTiles, false>(args, grid, work, number, lane, inputs, panel, chunks, parts);
+  }
 }
 
 // A warp a tile of 16 weight rows and eight input rows.
@@ -270,7 +256,7 @@ void launch(const ProductArgs& args, float* parts, LaunchStream& stream) {
   stream.launch(split_kernel<kInterleaved, kQuantize, kTiles>,
                 dim3(static_cast<unsigned>(grid.blocks), static_cast<unsigned>(grid.segments),
                      static_cast<unsigned>(grid.groups * grid.input_blocks)),
-                kWarps<kTiles> * kWarp, kInputBytes<kTiles> + kWarps<kTiles> * kRing, args, grid, quadruples);
+                kWarps<kTiles> * kWarp, kTiles * 8 * kInputStride * sizeof(bf16), args, grid, quadruples);
   const int64_t threads = grid.part_tiles() * kWarp;
   stream.launch(add_segments_kernel, static_cast<unsigned>((threads + kAddThreads - 1) / kAddThreads), kAddThreads, 0, args, grid,
                 static_cast<const float4*>(quadruples));
