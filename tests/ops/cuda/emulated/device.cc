@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -265,7 +266,19 @@ void do_copies(const std::vector<SharedCopy>& copies) {
 }
 }  // namespace
 
+namespace {
+std::map<const uint8_t*, size_t> forbidden;
+}  // namespace
+void forbid_copies(const void* from, size_t bytes) { forbidden[static_cast<const uint8_t*>(from)] = bytes; }
+void allow_copies(const void* from) { forbidden.erase(static_cast<const uint8_t*>(from)); }
+
 void issue_copy(const SharedCopy& copy) {
+  const auto* from = static_cast<const uint8_t*>(copy.from);
+  if (const auto next = forbidden.lower_bound(from);
+      from != nullptr && next != forbidden.end() && next->first < from + copy.bytes) {
+    std::fprintf(stderr, "a copy reads behind an array\n");
+    std::abort();
+  }
   std::memset(copy.to, 0xff, copy.bytes);
   self().open_copies.push_back(copy);
 }

@@ -59,6 +59,9 @@ struct SharedCopy {
   uint32_t bytes = 16;
 };
 void issue_copy(const SharedCopy& copy);
+/// Copies may read nothing there: what lies behind an array, in the word that its last byte lies in. Until it is allowed again.
+void forbid_copies(const void* from, size_t bytes);
+void allow_copies(const void* from);
 void commit_copies();
 /// All groups but the last `pending`.
 void finish_copies(uint64_t pending);

@@ -11,6 +11,7 @@
 
 #include "base/thread_pool.h"
 #include "ops/backends.h"
+#include "ops/cuda/emulated/device.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp4_order.h"
 #include "ops/cuda/products.h"
@@ -42,16 +43,23 @@ class Room {
   std::vector<uint8_t> memory_;
 };
 
-/// A copy whose last byte is the last one that may be read: a page that may not follows it.
+/// A copy whose last byte is the last one that may be read: behind what is left of its word, of which copies may read nothing
+/// either, a page follows that nobody may read.
 class Guarded {
  public:
-  Guarded(const uint8_t* from, size_t bytes) : bytes_((bytes + kPage - 1) / kPage * kPage + kPage) {
+  Guarded(const uint8_t* from, size_t bytes) : bytes_((bytes + 3 + kPage - 1) / kPage * kPage + kPage) {
     memory_ = static_cast<uint8_t*>(::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (memory_ == MAP_FAILED || ::mprotect(memory_ + bytes_ - kPage, kPage, PROT_NONE) != 0) std::abort();
-    data_ = memory_ + bytes_ - kPage - bytes;
+    const size_t rest = bytes % 4 == 0 ? 0 : 4 - bytes % 4;  // the array begins at a multiple of 4
+    data_ = memory_ + bytes_ - kPage - rest - bytes;
+    if (rest > 0) emulated::forbid_copies(data_ + bytes, rest);
+    end_ = data_ + bytes;
     std::memcpy(data_, from, bytes);
   }
-  ~Guarded() { ::munmap(memory_, bytes_); }
+  ~Guarded() {
+    emulated::allow_copies(end_);
+    ::munmap(memory_, bytes_);
+  }
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
   const uint8_t* data() const { return data_; }
@@ -61,6 +69,7 @@ class Guarded {
   size_t bytes_;
   uint8_t* memory_;
   uint8_t* data_;
+  uint8_t* end_;
 };
 
 constexpr int kStreamed = -1;
