@@ -293,7 +293,10 @@ __device__ inline void multiply_item(const Staged& s, Multiplier& at, const Scal
       }
       commit_products();
       wait_products<1>();
-      if (step == 0 && lane == 0) barrier_arrive(s.weights_empty(stage));
+      if (step == 0) {
+        __syncwarp();  // all lanes have read their rows
+        if (lane == 0) barrier_arrive(s.weights_empty(stage));
+      }
       if (slot_begins) {
         if (held >= 0) release();
         held = at.inputs.stage;
