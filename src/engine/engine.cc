@@ -298,7 +298,7 @@ class EngineImpl final : public Engine {
     if (options_.speculation != SpeculationMode::kOff) core.max_drafts = options_.num_speculative_tokens;
     core.max_draft_rows = core.prompt_logprob_rows;
     core.cut_over = options_.kv_tiers.cut_over;
-    if (tiers_.has_value()) core.row_layer_seconds = tiers_->row_layer_seconds;
+    if (tiers_.has_value()) core.prefill = tiers_->prefill;
     core.fingerprint = tiers_.has_value() ? tiers_->fingerprint : options_.model;
     return core;
   }
@@ -441,7 +441,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   const int64_t logit_rows = logit_rows_at_once(loaded.config());
   DI_ASSIGN_OR_RETURN(MemoryPlan plan, plan_memory(loaded, resolved, logit_rows, logit_rows, states));
   if (resolved.kv_cache_memory == 0 && loaded.backend->memory().is_host()) resolved.kv_cache_memory = default_cache_memory();
-  DI_ASSIGN_OR_RETURN(const double row_layer_seconds, measure_prefill(resolved, loaded));
+  DI_ASSIGN_OR_RETURN(const PrefillCost prefill, measure_prefill(resolved, loaded));
   auto pool = PagePool::Create(loaded.model->page_layout().page_bytes, resolved.kv_cache_memory, page_arena(*loaded.backend));
   if (!pool) return Err(pool.error().with_context("kv_cache_memory"));
   KvCacheOptions cache_options;
@@ -450,7 +450,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   cache_options.max_pinned_fraction = resolved.cache_max_pinned_fraction;
   cache_options.enable_prefix_caching = resolved.enable_prefix_caching;
   DI_ASSIGN_OR_RETURN(auto cache, KvCache::Create(*std::move(pool), cache_options));
-  DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded, row_layer_seconds));
+  DI_ASSIGN_OR_RETURN(auto tiers, open_tiers(resolved, loaded, prefill));
   if (tiers.has_value()) plan.pinned = tiers->pinned_bytes;
   IntervalsByClass earlier;
   if (!resolved.kv_tiers.intervals.empty()) {

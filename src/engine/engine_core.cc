@@ -38,7 +38,8 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
       hasher_(std::move(hasher)),
       clock_(clock) {
   for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
-  row_layer_seconds_ = options_.row_layer_seconds;
+  prefill_ = options_.prefill;
+  row_layer_seconds_ = prefill_.row_layer_seconds;
   running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
   draft_rows_ = options_.max_drafts * options_.limits.max_num_seqs;
 }

@@ -11,6 +11,7 @@
 
 #include "cache/window_snapshots.h"
 #include "engine/form_compiler.h"
+#include "engine/prefill_cost.h"
 #include "engine/sequence.h"
 #include "telemetry/trace_recorder.h"
 
@@ -33,10 +34,10 @@ struct CoreOptions {
   /// A sequence enters a step as soon as its pull is expected to be over before the step needs it, or (false) only when it is
   /// over.
   bool overlap_pulls = true;
-  bool cut_over = true;          ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
-  double row_layer_seconds = 0;  ///< what a row of a prompt takes in a layer, to begin with; 0: unknown
-  bool step_at_once = false;     ///< for tests: enters the next step whatever is expected
-  std::string fingerprint;       ///< of model and numerics: pages of another one are never hit
+  bool cut_over = true;       ///< pages of a tier are pulled only if that is faster than computing them, as far as is known
+  PrefillCost prefill;        ///< what computing takes, to begin with
+  bool step_at_once = false;  ///< for tests: enters the next step whatever is expected
+  std::string fingerprint;    ///< of model and numerics: pages of another one are never hit
 };
 
 /// The life of requests: admission, plans, commands, results, outputs. No thread and no clock of its own; one thread calls it.
@@ -114,6 +115,11 @@ class EngineCore {
     double worth = 0;        ///< seconds that the pages of the tiers save; 0: unknown
     int64_t tier_pages = 0;  ///< behind the hit in the device's index; the replay's hit counts both
   };
+  /// What a sequence runs.
+  struct Work {
+    int64_t rows = 0;        ///< of the encoder
+    int64_t row_layers = 0;  ///< of both parts
+  };
   struct InFlight {
     StepCommand command;
     StepResult result;
@@ -150,7 +156,8 @@ class EngineCore {
   void add_tier_hit(const Sequence& sequence, const PrefixMatch& found, Admission& admission, ReplayInput& input,
                     double now) const;
   KvTierMatch rest_of(const TierHit& hit, int64_t first_page) const;
-  int64_t row_layers(const Sequence& sequence, const ReplayInput& input, double now) const;
+  Work work_of(const Sequence& sequence, const ReplayInput& input, double now) const;
+  double seconds_saved(const Work& alone, const Work& with_hit) const;
   void refuse_pull(Sequence& sequence);
   void learn_speed(const StepCommand& command, const StepResult& result);
   bool start_pull(const Sequence& sequence, const Admission& admission, Sequence::Running& running, double now);
@@ -228,6 +235,7 @@ class EngineCore {
   std::vector<SequenceId> pulling_;                     ///< that leave, and wait for their pull to end
   double pull_bytes_per_second_ = 0, row_seconds_ = 0;  ///< measured; 0: not yet
   double row_layer_seconds_ = 0;                        ///< the same, of steps with many rows
+  PrefillCost prefill_;                                 ///< follows what steps with many rows take
   Measured measured_;                                   ///< until the device is known to be done with them
   std::deque<Copying> copying_;                         ///< in the order of their numbers
   bool idle_ = false;                                   ///< the last turn found nothing to do

@@ -61,8 +61,8 @@ KvTierMatch EngineCore::rest_of(const TierHit& hit, int64_t first_page) const {
   return match;
 }
 
-/// What a sequence with this hit runs: rows times layers.
-int64_t EngineCore::row_layers(const Sequence& s, const ReplayInput& input, double now) const {
+/// What a sequence with this hit runs.
+EngineCore::Work EngineCore::work_of(const Sequence& s, const ReplayInput& input, double now) const {
   const ReplayGeometry& g = options_.geometry;
   ReplayPlan plan = plan_replay(g, input);
   const int64_t page = options_.limits.page_positions;
@@ -70,7 +70,17 @@ int64_t EngineCore::row_layers(const Sequence& s, const ReplayInput& input, doub
   if (input.hit > 0 && options_.snapshots && windows_->contains(s.keys[static_cast<size_t>(input.hit / page) - 1], now))
     plan.from = input.hit;
   const int64_t decoder = std::max(plan.from, plan.decoder_start);
-  return (s.length() - plan.from) * g.first_decoder_layer + (s.length() - decoder) * (g.layers - g.first_decoder_layer);
+  const int64_t rows = s.length() - plan.from;
+  return {rows, rows * g.first_decoder_layer + (s.length() - decoder) * (g.layers - g.first_decoder_layer)};
+}
+
+/// 0 or more. Where a step of few rows takes as long as one of many, rows save little, and whole steps do.
+double EngineCore::seconds_saved(const Work& alone, const Work& with_hit) const {
+  const int64_t rows = std::max<int64_t>(0, alone.row_layers - with_hit.row_layers);
+  const int64_t most = options_.limits.max_num_batched_tokens;
+  const int64_t steps = (alone.rows + most - 1) / most - (with_hit.rows + most - 1) / most;
+  return static_cast<double>(rows) * prefill_.row_layer_seconds +
+         static_cast<double>(std::max<int64_t>(0, steps)) * prefill_.step_seconds;
 }
 
 void EngineCore::add_tier_hit(const Sequence& s, const PrefixMatch& found, Admission& a, ReplayInput& input, double now) const {
@@ -83,9 +93,10 @@ void EngineCore::add_tier_hit(const Sequence& s, const PrefixMatch& found, Admis
   pulled.hit += a.tier_pages * options_.limits.page_positions;
   pulled.hit_exact = input.hit_exact && hit.match.exact;
   if (options_.cut_over) {
-    const int64_t saved = row_layers(s, input, now) - row_layers(s, pulled, now);
-    a.worth = static_cast<double>(std::max<int64_t>(saved, 0)) * row_layer_seconds_;
-    a.refused = saved <= 0 || (row_layer_seconds_ > 0 && tiers_->pull_seconds(rest_of(hit, found.pages)) >= a.worth);
+    const Work alone = work_of(s, input, now), with_hit = work_of(s, pulled, now);
+    a.worth = seconds_saved(alone, with_hit);
+    const double taken = tiers_->pull_seconds(rest_of(hit, found.pages)) + prefill_.direct_seconds;
+    a.refused = alone.row_layers <= with_hit.row_layers || (prefill_.known() && taken >= a.worth);
     if (a.refused) a.tier_pages = 0;
   }
   if (a.tier_pages > 0) input = pulled;
@@ -116,7 +127,18 @@ void EngineCore::learn_speed(const StepCommand& command, const StepResult& resul
   // A step with few rows reads all weights for them: no measure of a prompt.
   constexpr int64_t kManyRows = 64;
   const int64_t many = std::min(kManyRows, options_.limits.max_num_batched_tokens / 2);
-  if (m.rows >= many * m.steps && m.row_layers > 0) learn(row_layer_seconds_, result.end - m.begin - m.waited, m.row_layers, 0.2);
+  if (m.rows >= many * m.steps && m.row_layers > 0) {
+    const double seconds = result.end - m.begin - m.waited;
+    learn(row_layer_seconds_, seconds, m.row_layers, 0.2);
+    const double expected =
+        static_cast<double>(m.row_layers) * prefill_.row_layer_seconds + static_cast<double>(m.steps) * prefill_.step_seconds;
+    if (expected > 0) {
+      const double factor = 0.8 + 0.2 * seconds / expected;
+      prefill_.row_layer_seconds *= factor, prefill_.step_seconds *= factor;
+    } else {
+      prefill_.row_layer_seconds = row_layer_seconds_;
+    }
+  }
   m = {};
 }
 

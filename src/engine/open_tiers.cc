@@ -80,16 +80,16 @@ Status reach_device(const EngineOptions& options, EngineTiers& tiers) {
 
 }  // namespace
 
-Result<double> measure_prefill(const EngineOptions& options, const LoadedModel& model) {
-  if (!options.kv_tiers.any() || !options.kv_tiers.cut_over) return 0.0;
-  return measure_row_layer_seconds(*model.model,
-                                   std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len}));
+Result<PrefillCost> measure_prefill(const EngineOptions& options, const LoadedModel& model) {
+  if (!options.kv_tiers.any() || !options.kv_tiers.cut_over) return PrefillCost{};
+  return measure_prefill_cost(*model.model, std::min({kMeasuredRows, options.max_num_batched_tokens, options.max_model_len}));
 }
 
-Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model, double row_layer_seconds) {
+Result<std::optional<EngineTiers>> open_tiers(const EngineOptions& options, const LoadedModel& model,
+                                              const PrefillCost& prefill) {
   if (!options.kv_tiers.any()) return std::optional<EngineTiers>();
   EngineTiers tiers;
-  tiers.row_layer_seconds = row_layer_seconds;
+  tiers.prefill = prefill;
   tiers.fingerprint = options.model;
   // What stays in the process is named under a secret of its own.
   if (options.kv_tiers.persistent()) {

@@ -124,6 +124,7 @@ CoreHarness::CoreHarness(const CoreSetup& setup, Executor* executor) : setup_(se
   options.fingerprint = "nano";
   options.step_at_once = setup.tiers != nullptr;
   options.cut_over = setup.cut_over;
+  options.prefill = setup.prefill;
   core_ = std::make_unique<EngineCore>(options, cache_.get(), &windows_, executor != nullptr ? executor : executor_.get(),
                                        nano.tokenizer, PrefixHasher(std::array<uint8_t, 32>{1, 2, 3}));
   if (setup.tiers != nullptr) {

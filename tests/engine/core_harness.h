@@ -41,6 +41,7 @@ struct CoreSetup {
   KvTiers* tiers = nullptr;  ///< calls back from `match` itself
   int64_t staged_pages = 8;  ///< pinned memory each way, where pages are a device's
   bool cut_over = false;     ///< pulls only what is worth it
+  PrefillCost prefill;       ///< what computing is said to take
 };
 
 /// What came of one choice.

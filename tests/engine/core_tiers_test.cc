@@ -205,6 +205,34 @@ TEST(CoreTiers, WhatComputingIsFasterForIsComputed) {
   EXPECT_EQ(h.core().stats().pulls_refused, 1);
 }
 
+// On a device a step of few rows takes as long as one of many: what rows are saved is worth little then, whole steps are worth
+// much, and a step that waits for pages takes longer than one that does not.
+TEST(CoreTiers, ShortPrefixesAreComputedWhereStepsCountAndNotRows) {
+  MemoryTiers tiers(nano_shape());
+  const Request longer = prompt_of(1000), shorter = prompt_of(200, 7);
+  fill(tiers, longer);
+  fill(tiers, shorter);
+  CoreSetup setup;
+  setup.tiers = &tiers;
+  setup.cut_over = true;
+  setup.max_num_batched_tokens = 256;
+  setup.prefill = {.row_layer_seconds = 1e-12, .step_seconds = 1e6, .direct_seconds = 1e5};
+  tiers.estimate = 1e3;
+  CoreHarness h(setup);
+  Request bounded = shorter;
+  bounded.replay = ReplayMode::kBounded;
+  h.submit(bounded);
+  h.run();
+  EXPECT_EQ(h.core().stats().pulls_refused, 1) << "one step with the pages, and without";
+  EXPECT_EQ(h.core().stats().pulls, 0);
+  bounded = longer;
+  bounded.replay = ReplayMode::kBounded;
+  h.submit(bounded);
+  h.run();
+  EXPECT_EQ(h.core().stats().pulls, 1) << "three steps less";
+  EXPECT_EQ(h.core().stats().pulls_refused, 1);
+}
+
 // An exact replay that begins at the first token computes everything: pages of a tier would save nothing.
 TEST(CoreTiers, PagesThatSaveNothingAreNotPulled) {
   MemoryTiers tiers(nano_shape());
