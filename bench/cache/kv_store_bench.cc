@@ -156,7 +156,7 @@ int main(int argc, char** argv) {
   app.add_option("--stores", only_stores, "of host, local, shared and redis")->delimiter(',');
   app.add_option("--layer-ms", setting.layer_ms,
                  "that a layer of a step takes, for the overlap; by default a Hopper GPU's with 2,048 "
-                 "rows behind 32 Ki (bench/results/cuda_slice_h200.jsonl, mean of 16 layers)")
+                 "rows behind 32 Ki (bench/results/cuda_slice_h200_before.jsonl, mean of 16 layers)")
       ->check(CLI::Range(0.01, 1e4));
   app.add_option("--svg", svg, "a plot of the overlap");
   app.add_option("--config", setting.config, "config.json that says how large a page is (default: the released one)");
