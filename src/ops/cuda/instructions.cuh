@@ -54,7 +54,6 @@ __device__ inline void copy_word_async(uint32_t shared, const void* from) {
 __device__ inline void copy_two_words_async(uint32_t shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(from) : "memory");
 }
-/// The first `bytes` of the four, then zeros.
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ inline void wait_copies() {
