@@ -39,7 +39,7 @@ EngineCore::EngineCore(CoreOptions options, KvCache* cache, WindowSnapshotPool<C
       clock_(clock) {
   for (auto place = static_cast<int32_t>(options_.limits.max_num_seqs - 1); place >= 0; --place) free_places_.push_back(place);
   prefill_ = options_.prefill;
-  row_layer_seconds_ = prefill_.row_layer_seconds;
+  row_layer_seconds_ = prefill_.average_seconds;
   running_.reserve(static_cast<size_t>(options_.limits.max_num_seqs));
   draft_rows_ = options_.max_drafts * options_.limits.max_num_seqs;
 }

@@ -44,8 +44,9 @@ Result<Measured> measure(Model& model, int64_t rows) {
 PrefillCost prefill_cost_of(double few_seconds, int64_t few, double many_seconds, int64_t many) {
   PrefillCost cost;
   if (many <= 0) return cost;
+  cost.average_seconds = many_seconds / static_cast<double>(many);
   if (many > few) cost.row_layer_seconds = std::max(0.0, (many_seconds - few_seconds) / static_cast<double>(many - few));
-  cost.row_layer_seconds = std::min(cost.row_layer_seconds, many_seconds / static_cast<double>(many));
+  cost.row_layer_seconds = std::min(cost.row_layer_seconds, cost.average_seconds);
   cost.step_seconds = many_seconds - cost.row_layer_seconds * static_cast<double>(many);
   return cost;
 }

@@ -9,6 +9,7 @@ TEST(PrefillCost, IsALineThroughTwoSteps) {
   PrefillCost cost = prefill_cost_of(3.0, 10, 12.0, 100);
   EXPECT_DOUBLE_EQ(cost.row_layer_seconds, 0.1);
   EXPECT_DOUBLE_EQ(cost.step_seconds, 2.0);
+  EXPECT_DOUBLE_EQ(cost.average_seconds, 0.12);
   // Rows that cost nothing, as far as can be seen.
   cost = prefill_cost_of(5.0, 10, 4.0, 100);
   EXPECT_DOUBLE_EQ(cost.row_layer_seconds, 0);
