@@ -274,17 +274,17 @@ __device__ bool same_keys(const PagedRows& a, const PagedRows& b) {
   return a.pages == b.pages && a.rows_per_page == b.rows_per_page && a.offset == b.offset && a.row_bytes == b.row_bytes;
 }
 
-// `keys`, all before `end`, for rows first .. first + count - 1. The rows' queries are there.
-template <typename Rows, typename Keys>
+// `keys`, some, all before `end`, for rows first .. first + count - 1. `bring_queries`: after it the rows' queries are there.
+template <typename Rows, typename Keys, typename Bring>
 __device__ void score_keys(const ScoreArgs& args, int64_t first, int count, const Keys& keys, int end,
-                           const typename Rows::Shared& s) {
+                           const typename Rows::Shared& s, const Bring& bring_queries) {
   const int t = thread_index() % 4;
   const int tiles = keys.tiles();
   int tile = thread_index() / kWarpgroup;
-  if (tile >= tiles) return;
   KeyPiece piece;
-  load_keys(keys.find(tile), args.dim, piece);
+  load_keys(keys.find(min(tile, tiles - 1)), args.dim, piece);
   LaneKeys next = keys.find(min(tile + kGroups, tiles - 1));  // a tile's rows are found while the one before it is loaded
+  bring_queries();
 #pragma unroll 1
   for (; tile < tiles; tile += kGroups) {
     uint32_t a[kProducts][4];
@@ -378,19 +378,23 @@ __device__ int list_candidates(const ScoreArgs& args, int64_t r, int begin, int 
 template <typename Rows>
 __device__ void score_rows(const ScoreArgs& args, int64_t first, int count, int begin, int end, typename Rows::Shared& s) {
   const KeyPages pages(args.rows[first].keys);
-  load_rows<Rows>(args, first, count, s);
-  show_shared_memory();
+  const auto bring_queries = [&] {
+    load_rows<Rows>(args, first, count, s);
+    show_shared_memory();
+    __syncthreads();
+  };
   if constexpr (Rows::kRows == 1) {
     if (args.restrict_rows && args.rows[first].restricted && args.block_size == kCandidateKeys) {
       const int candidates = list_candidates(args, first, begin, end, s);
-      __syncthreads();
+      bring_queries();
       if (thread_index() == 0) s.restricted[0] = false;  // no other keys are looked at
       __syncthreads();
-      return score_keys<Rows>(args, first, count, CandidateList(pages, begin, end, s.candidates, candidates), end, s);
+      if (candidates > 0)
+        score_keys<Rows>(args, first, count, CandidateList(pages, begin, end, s.candidates, candidates), end, s, [] {});
+      return;
     }
   }
-  __syncthreads();
-  score_keys<Rows>(args, first, count, KeyRange(pages, begin, end), end, s);
+  score_keys<Rows>(args, first, count, KeyRange(pages, begin, end), end, s, bring_queries);  // the first keys come meanwhile
 }
 
 // Grid: ranges of keys, blocks of rows. Rows of several sequences take their turns.
