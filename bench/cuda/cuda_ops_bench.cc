@@ -89,7 +89,7 @@ class OpsBench {
 std::string text(int64_t v) { return std::to_string(v); }
 
 void OpsBench::dense() {
-  const std::vector<int64_t> row_counts = wanted_of({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192});
+  const std::vector<int64_t> row_counts = wanted_of({1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 768, 1024, 2048, 4096, 8192});
   if (row_counts.empty()) return;
   const int64_t most = row_counts.back();
   struct Shape {

@@ -75,6 +75,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         {"linear_fp8, output_lora",
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 17" : "from 17") +
+             (features_.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 700" : "") +
              (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
              (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
@@ -190,12 +191,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       args.rows = rows;
       args.x_stride = in;
       args.staged = features_.staged;
+      args.widened = features_.widened;
       const size_t count = std::min<size_t>(outputs.size(), cuda::ProductArgs::kMostOutputs);
       for (const LinearOutput& output : outputs.first(count)) {
         DI_CHECK(output.weight.in == in, "inputs of {} and {} columns", output.weight.in, in);
         args.outputs[args.output_count++] = {cuda::view(output.weight), output.y};
       }
       bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, 1, in));
+      args.room = widened_.get<bf16>(cuda::widened_weights(args));
       float* parts = split_room(args);
       if (launches("linear_fp8", args, outputs.first(count), scratch, parts)) {
         if (takes_split(args)) {
@@ -221,8 +224,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.x_group = wo_a.in;
     args.groups = groups;
     args.staged = features_.staged;
+    args.widened = features_.widened;
     args.outputs[args.output_count++] = {cuda::view(wo_a), y};
     bf16* scratch = quantized_.get<bf16>(cuda::fp8_scratch(rows, groups, wo_a.in));
+    args.room = widened_.get<bf16>(cuda::widened_weights(args));
     float* parts = split_room(args);
     const LinearOutput output{wo_a, y};
     if (!launches("output_lora", args, {&output, 1}, scratch, parts)) return;
@@ -363,6 +368,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
+    plan.shared_apart = features_.widened && cuda::widened_shared(args, rows, plan).pays;
+    if (plan.shared_apart) plan.widened = widened_.get<bf16>(cuda::widened_shared_weights(args));
     const cuda::ExpertSizes room =
         recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;
     plan.token = pair_token_.get<int32_t>(room.pairs);
@@ -375,7 +382,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
     if (!recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
                             args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
-                            plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output)) {
+                            plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output, plan.widened)) {
       return;
     }
     cuda::run_experts(args, routed, rows, plan, *launches_);
@@ -487,8 +494,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                 const float* parts) {
     bool all = true;
     for (const LinearOutput& output : outputs)
-      all =
-          recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch, parts) && all;
+      all = recorder_.launches(what, args.x, args.rows, args.x_stride, args.groups, output.weight, output.y, scratch, parts,
+                               args.room) &&
+            all;
     return all;
   }
 
@@ -532,7 +540,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Recorder recorder_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
-  cuda::Scratch mix_, quantized_, split_parts_, logits_, draft_inputs_;
+  cuda::Scratch mix_, quantized_, widened_, split_parts_, logits_, draft_inputs_;
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;

@@ -17,6 +17,7 @@ constexpr Feature kFeatures[] = {
     {"wide-attention", &CudaFeatures::wide_attention},
     {"wide-index", &CudaFeatures::wide_index},
     {"staged", &CudaFeatures::staged},
+    {"widened", &CudaFeatures::widened},
     {"streamed", &CudaFeatures::streamed},
     {"few-rows", &CudaFeatures::few_rows},
     {"split", &CudaFeatures::split},

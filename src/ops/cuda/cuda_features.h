@@ -17,6 +17,7 @@ struct CudaFeatures {
   bool wide_attention = false;  ///< attention of many rows on warpgroups (ops/cuda/attention_wide.cu)
   bool wide_index = false;      ///< index scores likewise (ops/cuda/index_wide.cu)
   bool staged = false;          ///< packed weights of products by way of shared memory (ops/cuda/staged.cuh)
+  bool widened = false;         ///< dense products of many rows with weights widened before (ops/cuda/widened.cuh)
   bool streamed = false;        ///< experts of few tokens each by warps with rings of their own (ops/cuda/streamed.cuh)
   bool few_rows = false;        ///< steps of few rows by kernels of their own: attention, products, router, choice of rows
   bool split = false;           ///< products of 9 to 256 rows by blocks of a segment each (ops/cuda/products_split.cu)

@@ -290,7 +290,12 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
   sort_pairs(args, rows, plan, stream);
   if (plan.wide) {
     quantize_rows(args.v, rows, hidden, InputOrder::kWideFp4, plan.input, stream);
-    quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
+    if (plan.shared_apart) {
+      order_widened(args.v, rows, 1, hidden, true, plan.input + plan.input_values / 2, stream);
+      multiply_shared_widened(args, rows, plan, stream);
+    } else {
+      quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
+    }
   } else {
     quantize_rows(args.v, rows, hidden, InputOrder::kLanes, plan.input, stream);
   }

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/launch.h"
+#include "ops/cuda/products.h"
 #include "ops/cuda/scratch_sizes.h"
 #include "ops/ops.h"
 
@@ -27,7 +28,9 @@ struct ExpertPlan : ExpertSizes {
   Tile* tiles = nullptr;       ///< [tile_count]
   int64_t fetch_bytes = 0;     ///< of a weight of the shared expert that its blocks ask for ahead
   bool shared_first = false;   ///< the shared expert's tiles are the first ones, and known before the others
+  bool shared_apart = false;   ///< the shared expert goes to experts_widened.cu, not with the others; staged plans
   bool arranged = false;       ///< codes are in the order of fp4_order.h
+  bf16* widened = nullptr;     ///< widened_shared_weights, if shared_apart
   bf16* input = nullptr;       ///< [rows, input_columns] quantised, in the order of the products (products.h)
   bf16* hidden = nullptr;      ///< [pairs, hidden_columns] likewise
   bf16* output = nullptr;      ///< [pairs, hidden]
@@ -40,6 +43,12 @@ void multiply_experts_staged(const ExpertsArgs& args, const ExpertWeights* route
 /// Those for a plan that is `streamed` (experts_streamed.cu).
 void multiply_experts_streamed(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
                                LaunchStream& stream);
+/// Whether the shared expert of a plan can be `shared_apart` (experts_widened.cu), and whether that pays: its last product.
+WidenedProduct widened_shared(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan);
+/// bf16 values of its widened weights.
+int64_t widened_shared_weights(const ExpertsArgs& args);
+/// Its inputs, behind the others', are in the order of widened.cuh.
+void multiply_shared_widened(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream);
 /// `routed`: device copy of args.routed.
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
                  LaunchStream& stream);

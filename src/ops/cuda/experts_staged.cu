@@ -184,9 +184,9 @@ class Launcher {
     const auto shared_tiles = static_cast<int>(plan_.shared_tiles);
     const TileRange shared{0, shared_tiles};
     const TileRange routed{shared_tiles, static_cast<int>(plan_.tile_count) - shared_tiles};
-    hidden<WeightFormat::kFp8>(shared);
+    if (!plan_.shared_apart) hidden<WeightFormat::kFp8>(shared);
     hidden<kRouted>(routed);
-    output<WeightFormat::kFp8>(shared);
+    if (!plan_.shared_apart) output<WeightFormat::kFp8>(shared);
     output<kRouted>(routed);
   }
 

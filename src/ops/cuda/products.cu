@@ -280,6 +280,8 @@ void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder orde
 
 void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
+  if (const WidenedProduct widened = widened_product(args); widened.pays)
+    return multiply_fp8_widened(args, widened, true, scratch, stream);
   const int64_t in = args.outputs[0].weight.in;
   const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
@@ -297,6 +299,8 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream
 
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
+  if (const WidenedProduct widened = widened_product(args); widened.pays)
+    return multiply_fp8_widened(args, widened, false, scratch, stream);
   const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
   if (!staged.pays && !is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);

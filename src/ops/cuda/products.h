@@ -28,6 +28,8 @@ struct ProductArgs {
   int output_count = 0;
   bool fp32 = false;
   bool staged = false;      ///< weights may come by way of shared memory (CudaFeatures::staged)
+  bool widened = false;     ///< weights may be widened before they are multiplied (CudaFeatures::widened)
+  bf16* room = nullptr;     ///< for widened_weights of them
   int64_t fetch_bytes = 0;  ///< of its weights that a block asks for while it waits for its turn, at most
 };
 
@@ -41,6 +43,22 @@ struct StagedProduct {
 };
 StagedProduct staged_product(const ProductArgs& args);
 
+/// How a product is cut for the kernels of products_widened.cu.
+struct WidenedProduct {
+  static constexpr int kBand = 8;  ///< blocks of rows that share weights while they are at work
+  bool fits = false;               ///< they can multiply it
+  bool pays = false;               ///< and there is work enough for them
+  int inputs = 0;                  ///< of a tile at most, one of kWidenedInputs
+  int row_blocks = 0;
+  int block_rows = 0;   ///< of all but the last block
+  int panels = 0;       ///< of kWidenedRows weight rows of all outputs, in one group
+  int panel_count = 0;  ///< of all groups, that are widened at a time
+  int first_panel = 0;  ///< of those
+};
+/// bf16 values of the widened weights that there are at a time; 0: it does not pay.
+int64_t widened_weights(const ProductArgs& args);
+WidenedProduct widened_product(const ProductArgs& args);
+
 /// y [rows, ordered_columns] = x [rows, columns] rounded to E4M3 times a power of two in groups of 32 (spec §6.1).
 void quantize_rows(const bf16* x, int64_t rows, int64_t columns, InputOrder order, bf16* y, LaunchStream& stream);
 
@@ -50,6 +68,12 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 /// x is quantised, if `quantized`, and in the order of kWideFp8.
 void multiply_fp8_staged(const ProductArgs& args, const StagedProduct& cut, bool quantized, LaunchStream& stream);
+/// x [rows, groups, columns], quantised if `quantize`, in the order of those kernels: as many values.
+void order_widened(const bf16* x, int64_t rows, int64_t groups, int64_t columns, bool quantize, bf16* y, LaunchStream& stream);
+/// x is in that order.
+void multiply_fp8_ordered(const ProductArgs& args, const WidenedProduct& cut, bool quantized, LaunchStream& stream);
+/// x is not quantised or ordered yet. `scratch`: fp8_scratch values.
+void multiply_fp8_widened(const ProductArgs& args, const WidenedProduct& cut, bool quantize, bf16* scratch, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
 
 // products_few.cu: the same bits for few rows.

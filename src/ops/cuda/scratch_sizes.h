@@ -35,6 +35,9 @@ int64_t split_pass_rows(int64_t parts);
 /// Floats of a step of `rows` rows or fewer, in launches of split_pass_rows.
 int64_t split_scratch(int64_t rows, int64_t parts);
 
+/// Weights that are widened at a time, at most (feature widened).
+inline constexpr int64_t kMostWidened = int64_t{48} << 20;
+
 /// Floats of the router: logits, or of few rows the sums of every segment.
 inline int64_t route_scratch(int64_t rows, int64_t experts, int64_t hidden) {
   const int64_t few = rows < kFewRows ? rows : kFewRows;

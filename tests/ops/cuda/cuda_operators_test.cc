@@ -378,7 +378,8 @@ TEST_P(CudaProductReplay, GivesTheBitsOfTheCalls) {
   auto device = make_cuda_backend(devices->front().index, *parse_cuda_features(GetParam()));
   ASSERT_TRUE(plain && device);
   testing::Random random(3);
-  constexpr int64_t kRows = 40, kIn = 1088, kInner = 1024, kGroups = 2;
+  constexpr int64_t kIn = 1088, kInner = 1024, kGroups = 2;
+  const int64_t rows = std::string_view(GetParam()).find("widened") != std::string_view::npos ? 800 : 40;
   DeviceMemory& memory = (*device)->memory();
   std::vector<void*> all;
   const auto upload = [&](const std::vector<uint8_t>& host) {
@@ -392,22 +393,22 @@ TEST_P(CudaProductReplay, GivesTheBitsOfTheCalls) {
   };
   const Fp8Weight first = fp8(kInner, kIn), second = fp8(kIn, kInner), third = fp8(kIn, kIn / kGroups);
   const auto room = [&](int64_t columns) {
-    return static_cast<bf16*>(all.emplace_back(memory.allocate(kRows * columns * int64_t{sizeof(bf16)})));
+    return static_cast<bf16*>(all.emplace_back(memory.allocate(rows * columns * int64_t{sizeof(bf16)})));
   };
   bf16 *x = room(kIn), *inner = room(kInner), *y = room(kIn);
   const auto calls = [&](Backend& b) {
     const LinearOutput to_inner{first, inner}, to_y{second, y};
-    b.linear_fp8(x, kRows, {&to_inner, 1});
-    b.linear_fp8(inner, kRows, {&to_y, 1});
-    b.output_lora(y, kRows, third, kGroups, x);
+    b.linear_fp8(x, rows, {&to_inner, 1});
+    b.linear_fp8(inner, rows, {&to_y, 1});
+    b.output_lora(y, rows, third, kGroups, x);
   };
   const auto run = [&](int64_t seed, FunctionRef<void()> once, Backend& b) {
     testing::Random own(static_cast<uint64_t>(seed));
-    const auto input = testing::activations(own, kRows, kIn);
-    b.memory().upload(x, input.data(), kRows * kIn * int64_t{sizeof(bf16)});
+    const auto input = testing::activations(own, rows, kIn);
+    b.memory().upload(x, input.data(), rows * kIn * int64_t{sizeof(bf16)});
     for (int turn = 0; turn < 2; ++turn) once();  // the second begins with what the first wrote
-    std::vector<bf16> host(static_cast<size_t>(kRows * kIn));
-    b.memory().download(host.data(), x, kRows * kIn * int64_t{sizeof(bf16)});
+    std::vector<bf16> host(static_cast<size_t>(rows * kIn));
+    b.memory().download(host.data(), x, rows * kIn * int64_t{sizeof(bf16)});
     return host;
   };
   calls(**device);  // scratch grows
@@ -425,8 +426,56 @@ TEST_P(CudaProductReplay, GivesTheBitsOfTheCalls) {
   for (void* data : all) memory.free(data);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, CudaProductReplay, ::testing::Values("none", "staged", "split", "split,overlap", "all"),
-                         setting_name);
+INSTANTIATE_TEST_SUITE_P(Settings, CudaProductReplay,
+                         ::testing::Values("none", "staged", "widened,overlap", "split", "split,overlap", "all"), setting_name);
+
+// More rows than the cases have, at the release's shapes and at others that end in the middle of everything.
+TEST(CudaManyRows, FeaturesDoNotMatterToProducts) {
+  if (backend(0) == nullptr) GTEST_SKIP() << cuda_devices().error().message();
+  const auto widened = make_backend("widened");
+  struct Shape {
+    int64_t in;
+    std::vector<int64_t> outs;
+    int64_t groups;
+    std::vector<int64_t> rows;
+  };
+  const Shape shapes[] = {{1280, {32768}, 1, {300, 768, 1000, 2048}}, {8192, {5120}, 1, {400, 701, 1500, 2048}},
+                          {5120, {1280, 512}, 1, {1000, 2049}},       {4096, {8192}, 8, {515, 700, 1111}},
+                          {1088, {12808, 100, 6503}, 1, {701, 1303}}, {576, {10 * 1120}, 10, {729, 1023}}};
+  for (const Shape& shape : shapes) {
+    testing::Random random(11);
+    std::vector<testing::Fp8Matrix> weights;
+    for (const int64_t out : shape.outs) {
+      auto& scales = weights.emplace_back(random, out, shape.in).scales;
+      for (size_t i = 5; i < scales.size(); i += 41) scales[i] = static_cast<uint8_t>(140 - i % 14);
+    }
+    const int64_t most = *std::max_element(shape.rows.begin(), shape.rows.end());
+    const auto x = testing::activations(random, most, shape.in * shape.groups);
+    const auto run = [&](Backend& b, int64_t rows) {
+      std::vector<std::vector<bf16>> y;
+      std::vector<LinearOutput> outputs;
+      for (const auto& w : weights) y.emplace_back(static_cast<size_t>(rows * w.out));
+      for (size_t i = 0; i < y.size(); ++i) outputs.push_back({weights[i].view(), y[i].data()});
+      if (shape.groups == 1) {
+        b.linear_fp8(x.data(), rows, outputs);
+      } else {
+        b.output_lora(x.data(), rows, outputs[0].weight, shape.groups, y[0].data());
+      }
+      return y;
+    };
+    for (const int64_t rows : shape.rows) {
+      SCOPED_TRACE(std::to_string(shape.in) + " columns, " + std::to_string(rows) + " rows");
+      const auto want = run(*backend(0), rows);
+      for (Backend* b : {widened.get(), backend(1)}) {
+        const auto got = run(*b, rows);
+        for (size_t i = 0; i < want.size(); ++i) {
+          for (size_t k = 0; k < want[i].size(); ++k)
+            ASSERT_EQ(got[i][k].bits, want[i][k].bits) << "output " << i << ", value " << k;
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace deepinfer

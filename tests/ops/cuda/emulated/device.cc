@@ -93,6 +93,7 @@ struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Gathering> warps, barriers;
   std::unordered_map<const void*, std::vector<std::vector<SharedCopy>>> attached;  // by barrier
+  std::unordered_map<const void*, std::vector<SharedCopy>> bulk;                   // likewise
   Context outside;
   size_t current = 0;
   size_t running = 0;
@@ -166,13 +167,13 @@ void gather(Gathering& g, int count, bool in_warp, FunctionRef<void()> once) {
 float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
 
 // The layouts of the PTX manual ("Matrix Descriptor Format", 128-byte swizzle).
-float operand(const Product& p, int k, int n) {
-  const auto field = [&](int shift) { return static_cast<uint32_t>(p.descriptor >> shift & 0x3fff) << 4; };
-  if (p.descriptor >> 62 != 1 || (p.descriptor >> 49 & 7) != 0) fail("a descriptor without 128-byte swizzle, or with an offset");
+float operand(uint64_t descriptor, bool across, int k, int n) {
+  const auto field = [&](int shift) { return static_cast<uint32_t>(descriptor >> shift & 0x3fff) << 4; };
+  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) fail("a descriptor without 128-byte swizzle, or with an offset");
   const auto uk = static_cast<uint32_t>(k);
   const auto un = static_cast<uint32_t>(n);
-  const uint32_t offset = p.across ? un % 64 * 2 + un / 64 * field(16) + uk % 8 * 128 + uk / 8 * field(32)
-                                   : un % 8 * 128 + un / 8 * field(32) + uk * 2;
+  const uint32_t offset =
+      across ? un % 64 * 2 + un / 64 * field(16) + uk % 8 * 128 + uk / 8 * field(32) : un % 8 * 128 + un / 8 * field(32) + uk * 2;
   const uint32_t at = field(0) + offset;
   bf16 v;
   std::memcpy(&v, shared_at(at ^ (at >> 7 & 7) << 4, 2), 2);
@@ -272,7 +273,8 @@ std::map<const uint8_t*, size_t> forbidden;
 void forbid_copies(const void* from, size_t bytes) { forbidden[static_cast<const uint8_t*>(from)] = bytes; }
 void allow_copies(const void* from) { forbidden.erase(static_cast<const uint8_t*>(from)); }
 
-void issue_copy(const SharedCopy& copy) {
+namespace {
+void begin_copy(const SharedCopy& copy) {
   const auto* from = static_cast<const uint8_t*>(copy.from);
   if (const auto next = forbidden.lower_bound(from);
       from != nullptr && next != forbidden.end() && next->first < from + copy.bytes) {
@@ -280,7 +282,23 @@ void issue_copy(const SharedCopy& copy) {
     std::abort();
   }
   std::memset(copy.to, 0xff, copy.bytes);
+}
+}  // namespace
+void issue_copy(const SharedCopy& copy) {
+  begin_copy(copy);
   self().open_copies.push_back(copy);
+}
+void issue_bulk_copy(const void* barrier, const SharedCopy& copy) {
+  begin_copy(copy);
+  block->bulk[barrier].push_back(copy);
+}
+void finish_bulk_copies(const void* barrier, FunctionRef<void(uint32_t)> arrived) {
+  const auto own = block->bulk.find(barrier);
+  if (own == block->bulk.end()) return;
+  const std::vector<SharedCopy> copies = std::move(own->second);
+  own->second.clear();
+  do_copies(copies);
+  for (const SharedCopy& copy : copies) arrived(copy.bytes);
 }
 void commit_copies() {
   self().copy_groups.push_back(std::move(self().open_copies));
@@ -303,6 +321,15 @@ void finish_attached(const void* barrier, FunctionRef<void()> arrive) {
   own->second.clear();
 }
 
+namespace {
+// What a lane holds of operand a.
+void load_rows(uint64_t descriptor, int first, int l, uint32_t (&a)[4]) {
+  for (int i = 0; i < 8; ++i) {
+    const float v = operand(descriptor, false, l % 4 * 2 + i % 2 + i / 4 * 8, first + l / 4 + i / 2 % 2 * 8);
+    a[i / 2] = (i % 2 == 0 ? 0 : a[i / 2]) | static_cast<uint32_t>(to_bf16(v).bits) << 16 * (i % 2);
+  }
+}
+}  // namespace
 void issue(const Product& product) { self().open.push_back(product); }
 void commit() {
   self().groups.push_back(std::move(self().open));
@@ -319,13 +346,14 @@ void finish(uint64_t pending) {
         uint32_t a[kWarp][4];
         for (size_t l = 0; l < kWarp; ++l) {
           const Product& own = fiber(l).groups.front()[i];
-          if (own.descriptor != product.descriptor || own.add != product.add)
+          if (own.descriptor != product.descriptor || own.rows != product.rows || own.add != product.add)
             fail("a product of which a warp's lanes think differently");
           sums[l] = own.sums;
           std::memcpy(a[l], own.a, sizeof own.a);
+          if (product.rows != 0) load_rows(product.rows, static_cast<int>(first / kWarp % 4 * 16), static_cast<int>(l), a[l]);
         }
         multiply(
-            sums, a, product.n, [&](int k, int j) { return operand(product, k, j); }, product.add);
+            sums, a, product.n, [&](int k, int j) { return operand(product.descriptor, product.across, k, j); }, product.add);
       }
       for (size_t l = 0; l < kWarp; ++l) fiber(l).groups.pop_front();
     }

@@ -51,6 +51,7 @@ struct Product {
   bool add = false;
   int n = 0;
   bool across = false;
+  uint64_t rows = 0;  ///< descriptor of 64 rows, instead of a
 };
 /// Bytes for shared memory, or zeros, that come when they are waited for; until then there are 0xff.
 struct SharedCopy {
@@ -69,6 +70,9 @@ void finish_copies(uint64_t pending);
 void attach_copies(const void* barrier);
 /// Does what is attached to a barrier; `arrive` once for every time that copies were attached.
 void finish_attached(const void* barrier, FunctionRef<void()> arrive);
+/// A copy that a barrier counts, and all of its copies that are under way: `arrived` with the bytes of each.
+void issue_bulk_copy(const void* barrier, const SharedCopy& copy);
+void finish_bulk_copies(const void* barrier, FunctionRef<void(uint32_t)> arrived);
 
 void issue(const Product& product);
 void commit();

@@ -15,6 +15,7 @@
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp4_order.h"
 #include "ops/cuda/products.h"
+#include "ops/cuda/widened_layout.h"
 #include "ops/op_compare.h"
 #include "ops/op_inputs.h"
 #include "ops/wrapped_backend.h"
@@ -73,19 +74,26 @@ class Guarded {
 };
 
 constexpr int kStreamed = -1;
+constexpr int kWidened = -2;
 
 /// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
-  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones.
-  EmulatedProducts(int tile_inputs, bool arranged)
-      : WrappedBackend(make_reference_backend(pool())), tile_inputs_(tile_inputs), arranged_(arranged), stream_(nullptr, false) {}
+  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones; kWidened: dense products are.
+  /// `shared_apart`: staged experts' shared one by widened products.
+  EmulatedProducts(int tile_inputs, bool arranged, bool shared_apart = false)
+      : WrappedBackend(make_reference_backend(pool())),
+        tile_inputs_(tile_inputs),
+        arranged_(arranged),
+        shared_apart_(shared_apart),
+        stream_(nullptr, false) {}
 
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override {
     cuda::ProductArgs args = arguments(x, rows, outputs[0].weight.in);
     for (const LinearOutput& o : outputs) args.outputs[args.output_count++] = {cuda::view(guarded(o.weight)), o.y};
     Room<bf16> scratch(cuda::fp8_scratch(rows, 1, outputs[0].weight.in));
     count(args);
+    if (widens()) return multiply_widened(args, true, scratch.data());
     cuda::multiply_fp8_quantized(args, scratch.data(), stream_);
   }
   void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
@@ -95,6 +103,7 @@ class EmulatedProducts final : public WrappedBackend {
     args.outputs[args.output_count++] = {cuda::view(guarded(wo_a)), y};
     Room<bf16> scratch(cuda::fp8_scratch(rows, groups, wo_a.in));
     count(args);
+    if (widens()) return multiply_widened(args, false, scratch.data());
     cuda::multiply_fp8(args, scratch.data(), stream_);
   }
   void experts(const ExpertsArgs& given, int64_t rows) override {
@@ -107,6 +116,7 @@ class EmulatedProducts final : public WrappedBackend {
                                                       : cuda::expert_sizes(shape, rows)};
     plan.shared_first = plan.staged || plan.streamed;
     plan.arranged = arranged_;
+    plan.shared_apart = shared_apart_;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
     Room<cuda::ExpertPlan::Tile> tiles(plan.tile_count);
@@ -128,10 +138,18 @@ class EmulatedProducts final : public WrappedBackend {
         }
       }
     }
+    Room<bf16> widened_weights(cuda::widened_shared_weights(args));
+    plan.widened = widened_weights.data();
+    if (shared_apart_) {
+      fits_ = cuda::widened_shared(args, rows, plan).fits;
+      if (!fits_) std::abort();
+    }
     cuda::run_experts(args, routed.data(), rows, plan, stream_);
   }
 
   int staged_calls() const { return staged_calls_; }
+  bool fits() const { return fits_; }                                ///< the last call had widened products
+  void set_widened_inputs(int inputs) { widened_inputs_ = inputs; }  ///< of a tile
 
  private:
   const uint8_t* guarded(const uint8_t* scales, int64_t bytes) {
@@ -146,20 +164,38 @@ class EmulatedProducts final : public WrappedBackend {
     return &one;
   }
   void count(const cuda::ProductArgs& args) { staged_calls_ += cuda::staged_product(args).pays ? 1 : 0; }
+  bool widens() const { return tile_inputs_ == kWidened; }
+  // Whether it pays or not.
+  void multiply_widened(cuda::ProductArgs args, bool quantize, bf16* scratch) {
+    cuda::WidenedProduct cut = cuda::widened_product(args);
+    const cuda::WidenedRows rows = cuda::cut_rows(args.rows, cut.fits ? widened_inputs_ : 1);
+    cut.inputs = rows.inputs, cut.row_blocks = rows.blocks, cut.block_rows = rows.block_rows;
+    if (cut.panel_count < 20) cut.panel_count = std::min(cut.panel_count, 4);  // several launches
+    fits_ = cut.fits;
+    if (!cut.fits)
+      return quantize ? cuda::multiply_fp8_quantized(args, scratch, stream_) : cuda::multiply_fp8(args, scratch, stream_);
+    Room<bf16> weights(cut.panel_count * cuda::kWidenedRows * args.outputs[0].weight.in);
+    args.room = weights.data();
+    cuda::multiply_fp8_widened(args, cut, quantize, scratch, stream_);
+  }
   cuda::ProductArgs arguments(const bf16* x, int64_t rows, int64_t stride) const {
     cuda::ProductArgs args;
     args.x = x;
     args.rows = rows;
     args.x_stride = stride;
     args.staged = tile_inputs_ > 0;
+    args.widened = widens();
     return args;
   }
   void around(const char* /*name*/, int64_t /*rows*/, FunctionRef<void()> call) override { call(); }
 
   int tile_inputs_;
   bool arranged_;
+  bool shared_apart_;
   cuda::LaunchStream stream_;
   int staged_calls_ = 0;
+  int widened_inputs_ = 96;
+  bool fits_ = false;
   std::vector<std::unique_ptr<Guarded>> guarded_;
 };
 
@@ -268,6 +304,21 @@ TEST(StagedExperts, AreCloseToTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
                          [](const auto& param) { return std::string(param.param.name); });
 
+// The shared expert by widened products, every size of tile of either of them; columns that end in the middle of a segment.
+TEST(WidenedSharedExperts, HaveTheBitsOfTheOthers) {
+  for (const ExpertShape& shape : {ExpertShape{"few", 64, 64, 3, 1, 20, 32},
+                                   {"tiles", 576, 320, 2, 1, 100, 64},
+                                   {"wide", 192, 1152, 2, 1, 130, 64},
+                                   {"cut", 1088, 192, 2, 1, 193, 96},
+                                   {"large_scales", 640, 576, 3, 2, 150, 80, 140}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = expert_case(shape).make();
+    EmulatedProducts plain(0, false), widened(shape.tile_inputs, true, true);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+    EXPECT_TRUE(widened.fits());
+  }
+}
+
 // Panels that are cut off, warps without any, chunks and segments that end early, an odd number of chunks, scales at multiples of
 // 16, of 8 and of nothing, tiles of up to 8 and up to 16 inputs and experts with several.
 constexpr ExpertShape kStreamedShapes[] = {
@@ -353,6 +404,42 @@ TEST(StagedProducts, HaveTheBitsOfTheOthers) {
     EmulatedProducts plain(0, false), staged(128, false);
     ASSERT_NO_FATAL_FAILURE(expect_same(run(staged, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
     EXPECT_EQ(staged.staged_calls(), 1);
+  }
+}
+
+// Tiles of every size that there are kernels for, the last one of a product cut off, and several for a block; rows of weights
+// that end anywhere in a block; one segment, several, and one that ends early; an odd number of chunks; several matrices, and
+// several parts of a row.
+TEST(WidenedProducts, HaveTheBitsOfTheOthers) {
+  struct Case {
+    ProductShape shape;
+    int inputs;
+  };
+  for (const Case& c : {Case{{"one_chunk", 64, {12700}, 1, 130}, 96},
+                        {{"outputs", 576, {640, 100, 263}, 1, 90}, 96},
+                        {{"segments", 1088, {904}, 1, 125}, 128},
+                        {{"whole_segment", 512, {700}, 1, 157}, 160},
+                        {{"many", 192, {4224}, 1, 703}, 192},
+                        {{"groups", 320, {5 * 160}, 5, 20}, 96},
+                        {{"many_groups", 640, {3 * 224}, 3, 175}, 192}}) {
+    SCOPED_TRACE(c.shape.name);
+    const RunRows run = product_case(c.shape).make();
+    EmulatedProducts plain(0, false), widened(kWidened, false);
+    const Outputs want = run(plain, 0, c.shape.rows);
+    widened.set_widened_inputs(c.inputs);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, c.shape.rows), want, 0, c.shape.rows));
+    EXPECT_TRUE(widened.fits());
+  }
+}
+
+// Columns and parts that they do not take go the old way.
+TEST(WidenedProducts, AreForWholeChunks) {
+  for (const ProductShape& shape : {ProductShape{"columns", 96, {1280}, 1, 70}, ProductShape{"parts", 64, {10 * 40}, 10, 70}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = product_case(shape).make();
+    EmulatedProducts plain(0, false), widened(kWidened, false);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+    EXPECT_FALSE(widened.fits());
   }
 }
 

@@ -11,21 +11,29 @@ namespace deepinfer::cuda {
 
 inline constexpr int kWarpgroup = 128;
 
-/// Counts arrivals, and how often all were there.
+/// Counts arrivals and units of 16 bytes that are still to come, and how often all were there.
 struct EmulatedBarrier {
-  uint16_t wanted, arrived, turns, unused;
+  uint16_t wanted, arrived, turns;
+  int16_t pending;
 };
 inline EmulatedBarrier& as_emulated(uint64_t* barrier) { return *reinterpret_cast<EmulatedBarrier*>(barrier); }
 inline void barrier_init(uint64_t* barrier, int arrivals) { as_emulated(barrier) = {static_cast<uint16_t>(arrivals), 0, 0, 0}; }
 inline void show_barriers() {}
+inline void end_turn(EmulatedBarrier& b) {
+  if (b.arrived == b.wanted && b.pending == 0) b.arrived = 0, ++b.turns;
+}
 inline void barrier_arrive(uint64_t* barrier) {
-  EmulatedBarrier& b = as_emulated(barrier);
-  if (++b.arrived == b.wanted) b.arrived = 0, ++b.turns;
+  ++as_emulated(barrier).arrived;
+  end_turn(as_emulated(barrier));
 }
 inline void barrier_arrive_copied(uint64_t* barrier) { emulated::attach_copies(barrier); }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   emulated::wait_until([&] {
     emulated::finish_attached(barrier, [&] { barrier_arrive(barrier); });
+    emulated::finish_bulk_copies(barrier, [&](uint32_t bytes) {
+      as_emulated(barrier).pending = static_cast<int16_t>(as_emulated(barrier).pending - static_cast<int>(bytes / 16));
+      end_turn(as_emulated(barrier));
+    });
     return static_cast<uint32_t>(as_emulated(barrier).turns & 1) != (parity & 1);
   });
 }
