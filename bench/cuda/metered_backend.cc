@@ -185,6 +185,12 @@ void MeteredBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_
   begin("hyper_collapse_norm", streams(static_cast<double>(rows * (n + 1) * hidden * 2)));
   inner_->hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y);
 }
+void MeteredBackend::hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre,
+                                                int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps, bf16* x,
+                                                bf16* y) {
+  begin("hyper_expand_collapse_norm", streams(static_cast<double>(rows * (2 * n + 2) * hidden * 2)));
+  inner_->hyper_expand_collapse_norm(o, post, comb, pre, rows, n, hidden, w, eps, x, y);
+}
 void MeteredBackend::attention_latents(const LatentArgs& args, int64_t rows) {
   begin("attention_latents", streams(static_cast<double>(rows * (args.q_dim * 4 + args.kv_dim * 5))));
   inner_->attention_latents(args, rows);

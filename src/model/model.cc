@@ -477,11 +477,10 @@ void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64
   step.observe("attn_out", layer, b.out, rows * hidden);
   step.replace("attn_out", layer, b.out, rows * hidden);
   backend_->join();
-  backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
-
+  backend_->hyper_expand_collapse_norm(b.out.data(), b.post.data(), b.comb.data(), b.pre.data(), rows, n, hidden, w.ffn_norm,
+                                       config_.rms_norm_eps, b.x.data(), b.u.data());
   mix_streams(step, w.hc_ffn);
-  collapse_and_norm(step, w.ffn_norm);
   run_experts(step, layer, w, experts_per_token);
   step.observe("ffn_out", layer, b.out, rows * hidden);
   backend_->join();

@@ -302,6 +302,12 @@ class Backend {
     hyper_collapse(x, pre, rows, n, hidden, y);
     rms_norm(y, w, eps, rows, hidden, y);
   }
+  /// hyper_expand, and of the new streams y = hyper_collapse_norm; `pre`: that of the next sublayer.
+  virtual void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows,
+                                          int64_t n, int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y) {
+    hyper_expand(o, post, comb, rows, n, hidden, x);
+    hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y);
+  }
   /// rms_norm of both latents; the keys' are then rotated and packed.
   virtual void attention_latents(const LatentArgs& args, int64_t rows) {
     rms_norm(args.q, args.q_norm, args.eps, rows, args.q_dim, args.q);

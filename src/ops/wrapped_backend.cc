@@ -25,6 +25,12 @@ void WrappedBackend::hyper_collapse_norm(const bf16* x, const float* pre, int64_
                                          float eps, bf16* y) {
   around("hyper_collapse_norm", rows, [&] { inner_->hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y); });
 }
+void WrappedBackend::hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre,
+                                                int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps, bf16* x,
+                                                bf16* y) {
+  around("hyper_expand_collapse_norm", rows,
+         [&] { inner_->hyper_expand_collapse_norm(o, post, comb, pre, rows, n, hidden, w, eps, x, y); });
+}
 void WrappedBackend::attention_latents(const LatentArgs& args, int64_t rows) {
   around("attention_latents", rows, [&] { inner_->attention_latents(args, rows); });
 }

@@ -35,6 +35,8 @@ class WrappedBackend : public Backend {
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
   void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                            bf16* y) override;
+  void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows, int64_t n,
+                                  int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y) override;
   void attention_latents(const LatentArgs& args, int64_t rows) override;
   void linear_fp8(const bf16* x, int64_t rows, std::span<const LinearOutput> outputs) override;
   void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override;

@@ -167,6 +167,7 @@ std::vector<OpCase> large_matrix_op_cases() {
           linear_fp8_case({5120, {7000}, kProductCounts}, false),
           linear_fp8_case({320, {16400}, kProductCounts}, true),
           linear_bf16_case(gate, false),
+          linear_bf16_case({5120, {1700}}, false),
           output_lora_case(8, 4096, 1024, false),
           output_lora_case(8, 1056, 600, false, kProductCounts)};
 }

@@ -132,6 +132,32 @@ OpCase hyper_collapse_norm_case(HyperDims d) {
           }};
 }
 
+OpCase hyper_expand_collapse_norm_case(HyperDims d) {
+  return {shape("hyper_expand_collapse_norm", {d.n, d.hidden}), counts_of(d.n * d.hidden), [=]() -> RunRows {
+            Random random(11);
+            const int64_t width = d.n * d.hidden;
+            const int64_t rows = counts_of(width).back();
+            const auto x = activations(random, rows, width);
+            const auto o = activations(random, rows, d.hidden);
+            const auto post = floats(random, rows * d.n, 1.0f);
+            const auto comb = floats(random, rows * d.n * d.n, 0.5f);
+            const auto pre = floats(random, rows * d.n, 1.0f);
+            const auto w = bf16_weights(random, d.hidden, 1.0f);
+            return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
+              std::vector<bf16> streams(x.begin() + begin * width, x.begin() + (begin + count) * width), apart = streams;
+              std::vector<bf16> y(static_cast<size_t>(count * d.hidden)), steps(y.size());
+              const auto at = [&](const std::vector<float>& v, int64_t each) { return v.data() + begin * each; };
+              b.hyper_expand_collapse_norm(o.data() + begin * d.hidden, at(post, d.n), at(comb, d.n * d.n), at(pre, d.n), count,
+                                           d.n, d.hidden, w.data(), 1e-20f, streams.data(), y.data());
+              b.hyper_expand(o.data() + begin * d.hidden, at(post, d.n), at(comb, d.n * d.n), count, d.n, d.hidden, apart.data());
+              b.hyper_collapse(apart.data(), at(pre, d.n), count, d.n, d.hidden, steps.data());
+              b.rms_norm(steps.data(), w.data(), 1e-20f, count, d.hidden, steps.data());
+              return {output_of("x", Compare::kBf16, streams, width), output_of("y", Compare::kBf16, y, d.hidden),
+                      same_rows(streams, apart, count), same_rows(y, steps, count)};
+            };
+          }};
+}
+
 OpCase attention_latents_case(int64_t q_dim, int64_t kv_dim, int64_t pairs) {
   return {shape("attention_latents", {q_dim, kv_dim, pairs}), counts_of(q_dim), [=]() -> RunRows {
             Random random(10);
@@ -312,6 +338,7 @@ std::vector<OpCase> row_op_cases() {
     cases.push_back(hyper_mix_case(d));
     cases.push_back(hyper_collapse_case(d));
     cases.push_back(hyper_collapse_norm_case(d));
+    cases.push_back(hyper_expand_collapse_norm_case(d));
     cases.push_back(hyper_expand_case(d));
     cases.push_back(engram_gate_case(d, d.hidden % 64 == 0));
   }

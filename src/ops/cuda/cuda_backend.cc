@@ -76,7 +76,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
              (features_.staged ? "weights staged in shared memory, from 17" : "from 17") +
              (features_.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 700" : "") +
-             (features_.few_rows ? "; smaller panels, weights asked for ahead, up to 16" : "") +
+             (features_.few_rows ? "; weights by a ring a warp, up to 2; smaller panels, weights asked for ahead, up to 16"
+                                 : "") +
              (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
         {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
         {"experts (FP4, shared FP8)",
@@ -173,6 +174,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (!recorder_.launches("hyper_collapse_norm", x, pre, rows, n, hidden, w, eps, y)) return;
     cuda::hyper_collapse_norm(x, pre, rows, n, hidden, w, eps, y, *launches_);
   }
+  void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows, int64_t n,
+                                  int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y) override {
+    if (!features_.fused || n != 4) return Backend::hyper_expand_collapse_norm(o, post, comb, pre, rows, n, hidden, w, eps, x, y);
+    if (!recorder_.launches("hyper_expand_collapse_norm", o, post, comb, pre, rows, hidden, w, eps, x, y)) return;
+    cuda::hyper_expand_collapse_norm(o, post, comb, pre, rows, hidden, w, eps, x, y, *launches_);
+  }
   void attention_latents(const LatentArgs& args, int64_t rows) override {
     if (!features_.fused) return Backend::attention_latents(args, rows);
     if (!recorder_.launches("attention_latents", args.q, args.q_norm, args.q_dim, args.kv, args.kv_norm, args.kv_dim,
@@ -201,9 +208,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       args.room = widened_.get<bf16>(cuda::widened_weights(args));
       float* parts = split_room(args);
       if (launches("linear_fp8", args, outputs.first(count), scratch, parts)) {
-        if (takes_split(args)) {
+        if (takes_streamed(args, cuda::WeightFormat::kFp8)) {
+          cuda::multiply_fp8_quantized_streamed(args, *launches_);
+        } else if (takes_split(args)) {
           cuda::multiply_fp8_quantized_split(args, scratch, parts, *launches_);
-        } else if (takes_few(args, cuda::WeightFormat::kFp8)) {
+        } else if (takes_few(args)) {
           cuda::multiply_fp8_quantized_few(args, scratch, *launches_);
         } else {
           cuda::multiply_fp8_quantized(args, scratch, *launches_);
@@ -231,8 +240,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     float* parts = split_room(args);
     const LinearOutput output{wo_a, y};
     if (!launches("output_lora", args, {&output, 1}, scratch, parts)) return;
+    if (takes_streamed(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_streamed(args, *launches_);
     if (takes_split(args)) return cuda::multiply_fp8_split(args, parts, *launches_);
-    if (takes_few(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_few(args, *launches_);
+    if (takes_few(args)) return cuda::multiply_fp8_few(args, *launches_);
     cuda::multiply_fp8(args, scratch, *launches_);
   }
 
@@ -457,8 +467,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   bool has_few(const SparseAttentionArgs& args) const {
     return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewQueries;
   }
-  bool takes_few(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
-    return features_.few_rows && cuda::takes_few_products(args, format);
+  bool takes_few(const cuda::ProductArgs& args) const { return features_.few_rows && cuda::takes_few_products(args); }
+  bool takes_streamed(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
+    return features_.few_rows && cuda::takes_streamed_products(args, format);
   }
   bool takes_split(const cuda::ProductArgs& args) const { return features_.split && cuda::takes_split_products(args); }
   float* split_room(const cuda::ProductArgs& args) {
@@ -476,13 +487,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     const cuda::ProductArgs args = bf16_product(x, rows, w, y, fp32);
     if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
-    if (takes_few(args, cuda::WeightFormat::kBf16)) return cuda::multiply_bf16_few(args, false, *launches_);
+    if (takes_streamed(args, cuda::WeightFormat::kBf16)) return cuda::multiply_bf16_streamed(args, *launches_);
+    if (takes_few(args)) return cuda::multiply_bf16_few(args, false, *launches_);
     cuda::multiply_bf16(args, *launches_);
   }
   // Into how many parts whose sum they are (cuda::choose_experts).
   int64_t multiply_gate(const bf16* x, int64_t rows, const Bf16Weight& w, float* logits) {
     const cuda::ProductArgs args = bf16_product(x, rows, w, logits, true);
-    if (!takes_few(args, cuda::WeightFormat::kBf16)) {
+    if (!takes_few(args)) {
       multiply_bf16(x, rows, w, logits, true);
       return 1;
     }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/scalar_types.h"
+#include "ops/cuda/instructions.cuh"
 
 namespace deepinfer::cuda {
 
@@ -59,11 +60,37 @@ __device__ inline float widen_eight(const uint4& v, float (&f)[8]) {
   }
   return amax;
 }
+/// E4M3 bits where bf16 has its sign, low exponent and high mantissa bits: two values times 2^-120. The bytes are in bits 8 to 15
+/// and 24 to 31, and the first one's sign is in all bits between them.
+__device__ inline uint32_t spread_signed_fp8(uint32_t high_bytes) {
+  return static_cast<uint32_t>(static_cast<int32_t>(high_bytes) >> 4) & 0x87f087f0u;
+}
+/// Two columns rounded to E4M3, the first in the low byte.
+__device__ inline uint32_t e4m3_pair_bits(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
 /// Eight columns rounded to E4M3 times `scale`, a power of two, as bf16 pairs (0, 4), (1, 5), (2, 6), (3, 7).
 __device__ inline uint4 round_eight(float (&f)[8], float scale) {
   const float inverse = 1.0f / scale;  // exact
 #pragma unroll
-  for (float& q : f) q = e4m3_value(e4m3_bits(q * inverse)) * scale;
+  for (float& q : f) q *= inverse;
+  uint32_t pairs[4];
+  uint32_t nan = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    pairs[i] = e4m3_pair_bits(f[i], f[i + 4]);
+    nan |= (pairs[i] & 0x7f7fu) + 0x0101u;
+  }
+  // In bf16, unless there are values that are no numbers or as large as they come.
+  const uint32_t exponent = (__float_as_uint(scale) >> 23) + 120;
+  if ((nan & 0x8080u) == 0 && exponent > 120 && exponent < 255) {
+#pragma unroll
+    for (uint32_t& pair : pairs)
+      pair = multiply_bf16x2(spread_signed_fp8(permute_signed(pair, 0, 0x1800)), (exponent << 7) * 0x10001u);
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+#pragma unroll
+  for (float& q : f) q = e4m3_value(e4m3_bits(q)) * scale;
   return make_uint4(narrow_pair(f[0], f[4]), narrow_pair(f[1], f[5]), narrow_pair(f[2], f[6]), narrow_pair(f[3], f[7]));
 }
 

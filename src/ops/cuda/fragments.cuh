@@ -34,17 +34,17 @@ __device__ inline uint32_t spread_fp8(uint32_t high_bytes) {
 }
 /// Columns (0, 1), (2, 3), (4, 5), (6, 7) of 8 bytes.
 __device__ inline void widen_fp8(uint32_t w0, uint32_t w1, uint32_t (&r)[4]) {
-  r[0] = spread_fp8(__byte_perm(w0, 0, 0x1404));
-  r[1] = spread_fp8(__byte_perm(w0, 0, 0x3424));
-  r[2] = spread_fp8(__byte_perm(w1, 0, 0x1404));
-  r[3] = spread_fp8(__byte_perm(w1, 0, 0x3424));
+  r[0] = spread_signed_fp8(permute_signed(w0, 0, 0x1800));
+  r[1] = spread_signed_fp8(permute_signed(w0, 0, 0x3a20));
+  r[2] = spread_signed_fp8(permute_signed(w1, 0, 0x1800));
+  r[3] = spread_signed_fp8(permute_signed(w1, 0, 0x3a20));
 }
 /// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 bytes.
 __device__ inline void widen_fp8_interleaved(uint32_t w0, uint32_t w1, uint32_t (&r)[4]) {
-  r[0] = spread_fp8(__byte_perm(w0, w1, 0x4000));
-  r[1] = spread_fp8(__byte_perm(w0, w1, 0x5010));
-  r[2] = spread_fp8(__byte_perm(w0, w1, 0x6020));
-  r[3] = spread_fp8(__byte_perm(w0, w1, 0x7030));
+  r[0] = spread_signed_fp8(permute_signed(w0, w1, 0x4800));
+  r[1] = spread_signed_fp8(permute_signed(w0, w1, 0x5910));
+  r[2] = spread_signed_fp8(permute_signed(w0, w1, 0x6a20));
+  r[3] = spread_signed_fp8(permute_signed(w0, w1, 0x7b30));
 }
 /// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 codes.
 template <WeightFormat kFormat = WeightFormat::kFp4>
@@ -251,11 +251,11 @@ __device__ inline void widen_half(const uint4& row, int pair, int half, uint32_t
     r[0] = all[half * 2];
     r[1] = all[half * 2 + 1];
   } else if constexpr (kInterleaved) {
-    r[0] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x4000 : 0x6020));
-    r[1] = spread_fp8(__byte_perm(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x5010 : 0x7030));
+    r[0] = spread_signed_fp8(permute_signed(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x4800 : 0x6a20));
+    r[1] = spread_signed_fp8(permute_signed(words[2 * pair], words[2 * pair + 1], half == 0 ? 0x5910 : 0x7b30));
   } else {
-    r[0] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x1404));
-    r[1] = spread_fp8(__byte_perm(words[2 * pair + half], 0, 0x3424));
+    r[0] = spread_signed_fp8(permute_signed(words[2 * pair + half], 0, 0x1800));
+    r[1] = spread_signed_fp8(permute_signed(words[2 * pair + half], 0, 0x3a20));
   }
   r[0] = multiply_bf16x2(r[0], scale);
   r[1] = multiply_bf16x2(r[1], scale);

@@ -43,6 +43,60 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+// One block a row of four streams: hyper_expand, then as above.
+__global__ void __launch_bounds__(kRowThreads)
+    expand_collapse_norm_kernel(const bf16* o, const float* post, const float* comb, const float* pre, int hidden, const bf16* w,
+                                float eps, bf16* x, bf16* y) {
+  take_turn();
+  constexpr int kStreams = 4;
+  auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
+  __shared__ float scratch[kRowThreads / kWarp];
+  const int64_t row = blockIdx.x;
+  o += row * hidden;
+  x += row * kStreams * hidden;
+  float weight[kStreams], collapse[kStreams], mix[kStreams][kStreams];
+#pragma unroll
+  for (int i = 0; i < kStreams; ++i) {
+    weight[i] = post[row * kStreams + i];
+    collapse[i] = pre[row * kStreams + i];
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) mix[i][j] = comb[(row * kStreams + i) * kStreams + j];
+  }
+  float square = 0;
+  constexpr int kAhead = 3;  // columns on their way at once
+  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kRowThreads * 4) {
+    uint2 out[kAhead], old[kAhead][kStreams];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      if (i >= hidden) break;
+      out[a] = *reinterpret_cast<const uint2*>(o + i);
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s) old[a][s] = *reinterpret_cast<const uint2*>(x + s * hidden + i);
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      if (i >= hidden) break;
+      float sum[4] = {};
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) {
+        const uint2 v = expand_four<kStreams>(out[a], old[a], weight[j], [&](int s) { return mix[s][j]; });
+        *reinterpret_cast<uint2*>(x + j * hidden + i) = v;
+        add_stream(v, collapse[j], sum);
+      }
+      const uint2 v = make_uint2(narrow_pair(sum[0], sum[1]), narrow_pair(sum[2], sum[3]));
+      columns[i / 4] = v;
+      square = add_squares(v, square);
+    }
+  }
+  const float scale = norm_scale(square, hidden, eps, scratch);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
+    *reinterpret_cast<uint2*>(y + row * hidden + i) =
+        normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
+  }
+}
+
 // The row's norm, into shared memory.
 __device__ void normalize_row(const bf16* x, const bf16* w, int dim, float eps, uint2* columns) {
   __shared__ float scratch[kRowThreads / kWarp];
@@ -106,6 +160,13 @@ void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t 
   const auto kernel = n == 4 ? collapse_norm_kernel<4> : collapse_norm_kernel<0>;
   stream.launch(kernel, static_cast<unsigned>(rows), kRowThreads, static_cast<size_t>(hidden) * sizeof(bf16), x, pre,
                 static_cast<int>(n), static_cast<int>(hidden), w, eps, y);
+}
+
+void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows,
+                                int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y, LaunchStream& stream) {
+  if (rows == 0) return;
+  stream.launch(expand_collapse_norm_kernel, static_cast<unsigned>(rows), kRowThreads, static_cast<size_t>(hidden) * sizeof(bf16),
+                o, post, comb, pre, static_cast<int>(hidden), w, eps, x, y);
 }
 
 void attention_latents(const LatentArgs& args, int64_t rows, LaunchStream& stream) {

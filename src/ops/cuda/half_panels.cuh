@@ -4,10 +4,42 @@
 // hold as many bytes of a row that are on their way. The chains are the same.
 
 #include "ops/cuda/fragments.cuh"
+#include "ops/cuda/products.h"
 
 namespace deepinfer::cuda {
 
 inline constexpr int kHalfPanelRows = 16;
+
+/// The panels of all outputs of a product, which come one after the other in each of its groups.
+struct PanelGrid {
+  int groups = 0;
+  int panels = 0;  ///< in one group
+  int output_panels[ProductArgs::kMostOutputs] = {};
+  int output_rows[ProductArgs::kMostOutputs] = {};  ///< in one group
+
+  PanelGrid() = default;
+  explicit PanelGrid(const ProductArgs& args) : groups(static_cast<int>(args.groups)) {
+    for (int i = 0; i < args.output_count; ++i) {
+      output_rows[i] = static_cast<int>(args.outputs[i].weight.out / args.groups);
+      output_panels[i] = (output_rows[i] + kHalfPanelRows - 1) / kHalfPanelRows;
+      panels += output_panels[i];
+    }
+  }
+};
+
+struct HalfPanel {
+  int which = 0;  ///< output
+  int64_t first_row = 0;
+  int64_t last_row = 0;  ///< of the group
+};
+__device__ inline HalfPanel panel_of(const PanelGrid& grid, int group, int number) {
+  HalfPanel panel;
+  while (number >= grid.output_panels[panel.which]) number -= grid.output_panels[panel.which++];
+  const int64_t rows = grid.output_rows[panel.which];
+  panel.first_row = group * rows + int64_t{number} * kHalfPanelRows;
+  panel.last_row = (group + 1) * rows - 1;
+  return panel;
+}
 
 /// One chunk of columns of the lane's rows g and g + 8.
 struct HalfChunk {
@@ -91,6 +123,36 @@ __device__ inline void add_half(const HalfChunk& chunk, bool inside, const Input
     }
   }
   add_scaled<kFormat, kInterleaved, false>(chunk, scales, inputs, c);
+}
+
+/// A segment of `rows` input rows to shared memory, 16 columns a lane; kQuantize: rounded and interleaved, two lanes have a group
+/// of scales. For the whole warp.
+template <bool kQuantize>
+__device__ inline void bring_segment(const bf16* x, int64_t stride, int rows, int first, int columns, bf16* to) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int column = first + lane * 16;
+  __syncwarp();  // what was there has been used
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
+    uint4 v[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      v[half] = column + half * 8 < columns ? load_again(x + r * stride + column + half * 8) : make_uint4(0, 0, 0, 0);
+    if constexpr (kQuantize) {
+      float f[8];
+      float amax = fmaxf(widen_eight(v[1], f), widen_eight(v[0], f));
+      amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+      const float scale = e8m0_value(fp8_scale_bits(amax));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        widen_eight(v[half], f);
+        v[half] = round_eight(f, scale);
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) *reinterpret_cast<uint4*>(to + r * kSegment + lane * 16 + half * 8) = v[half];
+  }
+  __syncwarp();
 }
 
 }  // namespace deepinfer::cuda

@@ -86,7 +86,7 @@ __device__ inline uint32_t load_byte(const uint8_t* p) {
   return v;
 }
 
-/// 16 bytes, and one, at an address of shared memory.
+/// 16 bytes, four, and one, at an address of shared memory.
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
@@ -95,6 +95,11 @@ __device__ inline uint4 load_shared(uint32_t address) {
 /// A word to shared memory, seen by whoever sees that the thread has come by a barrier.
 __device__ inline void store_shared(uint32_t address, uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;\nfence.acq_rel.cta;" ::"r"(address), "r"(word) : "memory");
+}
+__device__ inline uint32_t load_shared_word(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+  return v;
 }
 __device__ inline uint32_t load_shared_byte(uint32_t address) {
   uint32_t v;
@@ -142,6 +147,12 @@ __device__ inline uint32_t narrow_two(float low, float high) {
 __device__ inline float reciprocal_approx(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+/// As __byte_perm, but where a digit of `selector` has its highest bit set, the sign of the byte goes to all of its place.
+__device__ inline uint32_t permute_signed(uint32_t low, uint32_t high, uint32_t selector) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(selector));
   return r;
 }
 __device__ inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {

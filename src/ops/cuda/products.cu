@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(512, 1) product_kernel(const __grid_constant__
   const int64_t group_rows = w.out / args.groups;
   const int64_t first_row = group * group_rows + panel * kPanelRows;
   const int64_t last_row = (group + 1) * group_rows - 1;
-  if (args.fetch_bytes > 0 && threadIdx.x == 0) fetch_panel<kFormat>(w, first_row, last_row, args.fetch_bytes);
+  if (args.fetch_bytes > 0 && blockIdx.x < kFetching && threadIdx.x == 0)
+    fetch_panel<kFormat>(w, first_row, last_row, args.fetch_bytes);
   wait_for_earlier();
   const int64_t first_input = static_cast<int64_t>(blockIdx.y) * kTiles * 8;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -182,7 +183,8 @@ void launch(const ProductArgs& args, LaunchStream& stream) {
   constexpr int64_t kFewBlocks = 264;
   const int64_t most_warps = static_cast<int64_t>(grid.x) * grid.y * grid.z < kFewBlocks ? 16 : 8;
   ProductArgs own = args;
-  if (stream.overlaps()) own.fetch_bytes = fetch_budget(static_cast<int64_t>(grid.x) * grid.y * grid.z);
+  const int64_t bytes = panels * kPanelRows * args.groups * args.outputs[0].weight.in * (kFormat == WeightFormat::kBf16 ? 2 : 1);
+  if (stream.overlaps()) own.fetch_bytes = fetch_budget(static_cast<int64_t>(grid.x) * grid.y * grid.z, bytes);
   stream.launch(product_kernel<kFormat, kInterleaved, kTiles>, grid,
                 static_cast<unsigned>(segment_warps(segments, most_warps) * kWarp), shared, own);
 }

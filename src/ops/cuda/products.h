@@ -76,13 +76,20 @@ void multiply_fp8_ordered(const ProductArgs& args, const WidenedProduct& cut, bo
 void multiply_fp8_widened(const ProductArgs& args, const WidenedProduct& cut, bool quantize, bf16* scratch, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
 
-// products_few.cu: the same bits for few rows.
+// products_few.cu: the same bits for few rows and small matrices.
 /// Whether they are taken: few rows, and matrices of which not too many columns are added.
-bool takes_few_products(const ProductArgs& args, WeightFormat format);
+bool takes_few_products(const ProductArgs& args);
 void multiply_fp8_quantized_few(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 void multiply_fp8_few(const ProductArgs& args, LaunchStream& stream);
 /// `apart`: y, fp32, is [segments, rows, out]; who reads it adds the segments in ascending order.
 void multiply_bf16_few(const ProductArgs& args, bool apart, LaunchStream& stream);
+
+// products_streamed.cu: the same bits for one or two rows and larger matrices.
+/// Whether they are taken.
+bool takes_streamed_products(const ProductArgs& args, WeightFormat format);
+void multiply_fp8_quantized_streamed(const ProductArgs& args, LaunchStream& stream);
+void multiply_fp8_streamed(const ProductArgs& args, LaunchStream& stream);
+void multiply_bf16_streamed(const ProductArgs& args, LaunchStream& stream);
 
 // products_split.cu: the same bits for steps of some rows, by blocks that have a segment of the columns each.
 /// Whether they are taken: they are faster than the others.

@@ -26,13 +26,9 @@ constexpr int kWarps = kTiles > 4   ? 8
                        : kTiles > 2 ? 12
                                     : 16;
 
-struct SplitGrid {
-  int groups = 0;
+struct SplitGrid : PanelGrid {
   int segments = 0;
-  int panels = 0;  // of all outputs, in one group
-  int output_panels[ProductArgs::kMostOutputs] = {};
-  int output_rows[ProductArgs::kMostOutputs] = {};  // in one group
-  int blocks = 0;                                   // that share the panels of a group and segment
+  int blocks = 0;  // that share the panels of a group and segment
   int input_blocks = 0;
   int tiles = 0;  // of eight rows, of all input blocks
 
@@ -40,23 +36,9 @@ struct SplitGrid {
   __host__ __device__ int64_t part_tiles() const { return int64_t{groups} * panels * tiles; }
 };
 
-struct SplitPanel {
-  int which = 0;
-  int64_t first_row = 0;
-  int64_t last_row = 0;  // of the group
-};
-__device__ SplitPanel panel_of(const SplitGrid& grid, int group, int number) {
-  SplitPanel panel;
-  while (number >= grid.output_panels[panel.which]) number -= grid.output_panels[panel.which++];
-  const int64_t rows = grid.output_rows[panel.which];
-  panel.first_row = group * rows + int64_t{number} * kHalfPanelRows;
-  panel.last_row = (group + 1) * rows - 1;
-  return panel;
-}
-
 __device__ WeightPanel<WeightFormat::kFp8> rows_of(const ProductArgs& args, const SplitGrid& grid, int group, int number,
                                                    int lane) {
-  const SplitPanel panel = panel_of(grid, group, number);
+  const HalfPanel panel = panel_of(grid, group, number);
   return {args.outputs[panel.which].weight, panel.first_row, panel.last_row, lane};
 }
 
@@ -222,7 +204,7 @@ __global__ void __launch_bounds__(kAddThreads)
     total = make_float4(total.x + v.x, total.y + v.y, total.z + v.z, total.w + v.w);
   }
   const int panel_number = tile / grid.tiles;
-  const SplitPanel panel = panel_of(grid, panel_number / grid.panels, panel_number % grid.panels);
+  const HalfPanel panel = panel_of(grid, panel_number / grid.panels, panel_number % grid.panels);
   const int64_t out = args.outputs[panel.which].weight.out;
   const float sums[4] = {total.x, total.y, total.z, total.w};
 #pragma unroll
@@ -234,14 +216,8 @@ __global__ void __launch_bounds__(kAddThreads)
 }
 
 SplitGrid grid_of(const ProductArgs& args, int block_tiles) {
-  SplitGrid grid;
-  grid.groups = static_cast<int>(args.groups);
+  SplitGrid grid{PanelGrid(args)};
   grid.segments = static_cast<int>(segment_count(args.outputs[0].weight.in));
-  for (int i = 0; i < args.output_count; ++i) {
-    grid.output_rows[i] = static_cast<int>(args.outputs[i].weight.out / args.groups);
-    grid.output_panels[i] = (grid.output_rows[i] + kHalfPanelRows - 1) / kHalfPanelRows;
-    grid.panels += grid.output_panels[i];
-  }
   grid.tiles = static_cast<int>((args.rows + 7) / 8);
   grid.input_blocks = (grid.tiles + block_tiles - 1) / block_tiles;
   grid.blocks = std::clamp(kMultiprocessors / (grid.segments * grid.groups * grid.input_blocks), 1, grid.panels);

@@ -19,14 +19,8 @@ __device__ uint32_t rank_of(float score) {
   return (u & 0x80000000u) != 0 ? u : ~(u | 0x80000000u);
 }
 
-__device__ uint32_t warp_min(uint32_t v) {
-#pragma unroll
-  for (int step = 16; step > 0; step >>= 1) v = min(v, __shfl_xor_sync(0xffffffffu, v, step));
-  return v;
-}
-
-// One block a row: every thread scores, one warp chooses, each round the best that is worse than the last. Its lanes have every
-// 32nd expert.
+// One block a row: every thread scores, one warp chooses, each round the best that is left. Its lanes have every 32nd expert, and
+// know the best of them; only the lane whose best was chosen looks again, for the best that is worse.
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, const float* logits, int64_t rows, int parts) {
   take_turn();
   auto* score = reinterpret_cast<float*>(dynamic_shared<uint4>());
@@ -50,12 +44,10 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, c
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
   const auto lane = static_cast<int>(threadIdx.x);
-  uint32_t last_rank = 0;
-  int last = -1;
-  float sum = 0;
-  for (int k = 0; k < topk; ++k) {
-    uint32_t best = 0xffffffffu;
-    uint32_t mine = 0xffffffffu;
+  uint32_t best = 0xffffffffu;  // rank
+  uint32_t mine = 0xffffffffu;  // whose it is; none left
+  const auto look = [&](uint32_t last_rank, int last) {
+    best = mine = 0xffffffffu;
 #pragma unroll 4
     for (int e = lane; e < n; e += kWarp) {
       const uint32_t v = rank[e];
@@ -63,10 +55,15 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs args, c
       // Ascending experts: of equals the first stays.
       if (left && (v < best || mine == 0xffffffffu)) best = v, mine = static_cast<uint32_t>(e);
     }
-    last_rank = warp_min(best);
-    last = static_cast<int>(warp_min(best == last_rank ? mine : 0xffffffffu));
+  };
+  look(0, -1);
+  float sum = 0;
+  for (int k = 0; k < topk; ++k) {
+    const uint32_t last_rank = __reduce_min_sync(0xffffffffu, best);
+    const auto last = static_cast<int>(__reduce_min_sync(0xffffffffu, best == last_rank ? mine : 0xffffffffu));
     sum += score[last];
     if (lane == 0) chosen[k] = last;
+    if (mine == static_cast<uint32_t>(last)) look(last_rank, last);
   }
   __syncwarp();
   for (int k = lane; k < topk; k += kWarp) {

@@ -24,13 +24,27 @@ __device__ inline uint2 normalize_four(const uint2& v, const uint2& w, float sca
                     narrow_pair(widen_low(w.y) * (widen_low(v.y) * scale), widen_high(w.y) * (widen_high(v.y) * scale)));
 }
 
+/// Adds four columns of a stream, times p, to those of the collapsed streams.
+__device__ inline void add_stream(const uint2& v, float p, float (&sum)[4]) {
+  sum[0] += p * widen_low(v.x), sum[1] += p * widen_high(v.x), sum[2] += p * widen_low(v.y), sum[3] += p * widen_high(v.y);
+}
+/// Four columns of a stream after a sublayer (spec/backbone §3.2): its output times `post`, and the streams before, stream s
+/// times mix(s).
+template <int kStreams, typename Mix>
+__device__ inline uint2 expand_four(const uint2& out, const uint2 (&old)[kStreams], float post, const Mix& mix) {
+  float sum[4] = {};
+#pragma unroll
+  for (int s = 0; s < kStreams; ++s) add_stream(old[s], mix(s), sum);
+  return make_uint2(narrow_pair(post * widen_low(out.x) + sum[0], post * widen_high(out.x) + sum[1]),
+                    narrow_pair(post * widen_low(out.y) + sum[2], post * widen_high(out.y) + sum[3]));
+}
+
 /// Four columns of a row's collapsed streams (spec/backbone §3.2). `x`: the first stream's, `pre`: the row's.
 __device__ inline uint2 collapse_four(const bf16* x, const float* pre, int streams, int hidden) {
   float sum[4] = {};
   for (int s = 0; s < streams; ++s) {
     const uint2 v = *reinterpret_cast<const uint2*>(x + static_cast<int64_t>(s) * hidden);
-    const float p = pre[s];
-    sum[0] += p * widen_low(v.x), sum[1] += p * widen_high(v.x), sum[2] += p * widen_low(v.y), sum[3] += p * widen_high(v.y);
+    add_stream(v, pre[s], sum);
   }
   return make_uint2(narrow_pair(sum[0], sum[1]), narrow_pair(sum[2], sum[3]));
 }

@@ -33,6 +33,9 @@ void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, con
 // fused_rows.cu
 void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                          bf16* y, LaunchStream& stream);
+/// Of four streams.
+void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows,
+                                int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y, LaunchStream& stream);
 void attention_latents(const LatentArgs& args, int64_t rows, LaunchStream& stream);
 
 // draft.cu

@@ -29,7 +29,7 @@ inline int64_t segment_count(int64_t columns) { return (columns + kSegmentColumn
 /// Steps that products_split.cu is for (feature split), and a product cut as it does it: `parts` of 16 weight rows times a
 /// segment.
 inline constexpr int64_t kMostSplitRows = 256;
-inline constexpr int64_t kMostSplitFloats = int64_t{8} << 20;  ///< sums of all segments at a time
+inline constexpr int64_t kMostSplitFloats = int64_t{12} << 20;  ///< sums of all segments at a time
 /// Input rows of a launch, a multiple of 64; 0: the sums of 64 have no room.
 int64_t split_pass_rows(int64_t parts);
 /// Floats of a step of `rows` rows or fewer, in launches of split_pass_rows.

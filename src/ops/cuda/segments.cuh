@@ -115,11 +115,14 @@ __device__ inline float sum_parts(const float* parts, int segments, int64_t part
   return total;
 }
 
-/// What blocks ask for ahead of their turn, each: of all together as much as memory delivers while a few small kernels run.
-inline int64_t fetch_budget(int64_t blocks) {
+/// Blocks that ask for weights ahead of their turn: more do not wait for it together, and what comes later asks twice.
+inline constexpr unsigned kFetching = 132;
+/// What they ask for, each: of all together as much as memory delivers while a few small kernels run; nothing of a matrix of
+/// which that is little.
+inline int64_t fetch_budget(int64_t blocks, int64_t matrix_bytes) {
   constexpr int64_t kBytes = 12 << 20;
-  constexpr int64_t kAtOnce = 132;  // more blocks do not wait together
-  return blocks > 0 ? kBytes / (blocks < kAtOnce ? blocks : kAtOnce) : 0;
+  if (blocks == 0 || matrix_bytes > 8 * kBytes) return 0;
+  return kBytes / (blocks < kFetching ? blocks : kFetching);
 }
 /// Asks for the weights of a panel, or for those of its first rows that `most` bytes hold.
 template <WeightFormat kFormat>

@@ -230,6 +230,13 @@ class HostPointers final : public Backend {
     device_->hyper_collapse_norm(call.in(x, rows * n * hidden), call.in(pre, rows * n), rows, n, hidden, call.weight(w, hidden),
                                  eps, call.out(y, rows * hidden));
   }
+  void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows, int64_t n,
+                                  int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y) override {
+    Call call(&arena_, keeps_ ? &weights_ : nullptr);
+    device_->hyper_expand_collapse_norm(call.in(o, rows * hidden), call.in(post, rows * n), call.in(comb, rows * n * n),
+                                        call.in(pre, rows * n), rows, n, hidden, call.weight(w, hidden), eps,
+                                        call.inout(x, rows * n * hidden), call.out(y, rows * hidden));
+  }
   void attention_latents(const LatentArgs& args, int64_t rows) override {
     Call call(&arena_, keeps_ ? &weights_ : nullptr);
     LatentArgs copy = args;

@@ -131,11 +131,11 @@ TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
 
 // Launches have room for their sums, and a step of fewer rows wants no more.
 TEST(ScratchSizes, SplitProductsAreCutToTheirRoom) {
-  EXPECT_EQ(split_pass_rows(320 * 16), 64);  // wo_b of the release
-  EXPECT_EQ(split_pass_rows(80 * 10), 640);  // wq_a
+  EXPECT_EQ(split_pass_rows(320 * 16), 128);  // wo_b of the release
+  EXPECT_EQ(split_pass_rows(80 * 10), 960);  // wq_a
   EXPECT_EQ(split_pass_rows(1600 * 12), 0);  // the Engram's keys and values
   EXPECT_EQ(split_scratch(17, 320 * 16), 24 * 16 * 320 * 16);
-  for (int64_t parts : {1, 132, 800, 4096, 5120, 8192, 8193, 100'000}) {
+  for (int64_t parts : {1, 132, 800, 4096, 5120, 12'288, 12'289, 100'000}) {
     int64_t most = 0;
     for (int64_t rows = 1; rows < 600; ++rows) {
       const int64_t size = split_scratch(rows, parts);
@@ -145,8 +145,8 @@ TEST(ScratchSizes, SplitProductsAreCutToTheirRoom) {
       most = size;
     }
   }
-  EXPECT_GT(split_scratch(1, 8192), 0);
-  EXPECT_EQ(split_scratch(256, 8193), 0);
+  EXPECT_GT(split_scratch(1, 12'288), 0);
+  EXPECT_EQ(split_scratch(256, 12'289), 0);
 }
 
 // A rehearsal asks for the most rows alone, though few rows want the sums of every segment.

@@ -33,6 +33,7 @@ struct Shape {
   int64_t in;
   std::vector<int64_t> outs;
   int64_t groups = 1;
+  bool streamed = false;
 };
 
 // Scales that need two factors, too, and columns whose values cancel.
@@ -69,14 +70,20 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
       args.outputs[args.output_count++] = {cuda::view(m.view()), want.back().data()};
     }
     args.x = x.data();
-    ASSERT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
+    const bool streamed = cuda::takes_streamed_products(args, WeightFormat::kFp8);
+    ASSERT_EQ(streamed, shape.streamed && rows <= 2);
+    if (!streamed && !cuda::takes_few_products(args)) continue;
     if (grouped) {
       cuda::multiply_fp8(args, scratch.data(), stream);
     } else {
       cuda::multiply_fp8_quantized(args, scratch.data(), stream);
     }
     for (int i = 0; i < args.output_count; ++i) args.outputs[i].y = got[static_cast<size_t>(i)].data();
-    if (grouped) {
+    if (streamed && grouped) {
+      cuda::multiply_fp8_streamed(args, stream);
+    } else if (streamed) {
+      cuda::multiply_fp8_quantized_streamed(args, stream);
+    } else if (grouped) {
       cuda::multiply_fp8_few(args, stream);
     } else {
       cuda::multiply_fp8_quantized_few(args, scratch.data(), stream);
@@ -85,12 +92,13 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
   }
 }
 
-// Partial panels, segments and groups; small ones, and large ones of more panels than stay on the device at once.
+// Partial panels, segments and groups; small ones, and those of more panels than blocks have teams.
 INSTANTIATE_TEST_SUITE_P(Shapes, FewFp8Products,
                          ::testing::Values(Shape{32, {5}}, Shape{96, {16, 17, 33}}, Shape{512, {48}}, Shape{544, {40, 3}},
-                                           Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{64, {12'288}},
-                                           Shape{1056, {10'600}}, Shape{256, {128}, 2}, Shape{1056, {72}, 3},
-                                           Shape{1056, {10'700}, 2}),
+                                           Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{256, {128}, 2},
+                                           Shape{1056, {72}, 3}, Shape{128, {12'300}, 1, true}, Shape{1280, {8'005, 40}, 1, true},
+                                           Shape{8192, {520}, 1, true}, Shape{12'416, {336, 5}, 1, true},
+                                           Shape{4096, {1'024}, 8, true}, Shape{1152, {2'784}, 3, true}),
                          [](const auto& param) {
                            return fmt::format("{}_{}x{}", param.param.groups, fmt::join(param.param.outs, "_"), param.param.in);
                          });
@@ -98,7 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FewFp8Products,
 TEST(FewBf16Products, HaveTheBitsOfAnyNumber) {
   Random random(8);
   LaunchStream stream(nullptr, false);
-  for (const auto& [in, out] : {std::pair<int64_t, int64_t>{32, 3}, {96, 16}, {512, 128}, {1000, 40}, {5120, 48}}) {
+  for (const auto& [in, out] :
+       {std::pair<int64_t, int64_t>{32, 3}, {96, 16}, {512, 128}, {1000, 40}, {5120, 48}, {5120, 840}, {576, 10'005}}) {
     const auto w = testing::bf16_weights(random, out * in, 0.3f);
     const auto x = testing::activations(random, 16, in);
     for (int64_t rows : kCounts) {
@@ -112,7 +121,12 @@ TEST(FewBf16Products, HaveTheBitsOfAnyNumber) {
       args.outputs[args.output_count++] = {cuda::view(Bf16Weight{w.data(), out, in}), want.data()};
       cuda::multiply_bf16(args, stream);
       args.outputs[0].y = got.data();
-      ASSERT_TRUE(cuda::takes_few_products(args, WeightFormat::kBf16));
+      if (cuda::takes_streamed_products(args, WeightFormat::kBf16)) {
+        cuda::multiply_bf16_streamed(args, stream);
+        ASSERT_TRUE(same_bits(want, got));
+        std::fill(got.begin(), got.end(), 0.0f);
+      }
+      if (!cuda::takes_few_products(args)) continue;
       cuda::multiply_bf16_few(args, false, stream);
       ASSERT_TRUE(same_bits(want, got));
       // Segments apart, added in their order.
@@ -131,18 +145,28 @@ TEST(FewBf16Products, HaveTheBitsOfAnyNumber) {
   }
 }
 
-TEST(FewProducts, AreNotTakenForManyRowsOrLargeMatrices) {
+TEST(FewProducts, AreNotTakenForManyRowsOrOddShapes) {
   ProductArgs args;
   args.rows = 17;
   args.outputs[args.output_count++].weight = {nullptr, nullptr, 64, 64};
-  EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_few_products(args));
   args.rows = 16;
-  EXPECT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
+  EXPECT_TRUE(cuda::takes_few_products(args));
+  EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
   args.outputs[0].weight = {nullptr, nullptr, 12'288, 5120};
-  EXPECT_TRUE(cuda::takes_few_products(args, WeightFormat::kFp8));
-  EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kBf16));
-  args.outputs[args.output_count++].weight = {nullptr, nullptr, 32, 5120};
-  EXPECT_FALSE(cuda::takes_few_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_few_products(args));
+  EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  args.rows = 2;
+  EXPECT_TRUE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  EXPECT_TRUE(cuda::takes_streamed_products(args, WeightFormat::kBf16));
+  args.outputs[0].weight.in = 5152;
+  EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  args.outputs[0].weight.in = 5120;
+  args.outputs[0].weight.scales = reinterpret_cast<const uint8_t*>(uintptr_t{2});
+  EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  args.outputs[0].weight.scales = nullptr;
+  args.groups = 12'288 / 24;
+  EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
 }
 
 // Rows of every length that a block takes, with ties, NaN and -inf among the ranks, and some that choose all.

@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SplitProducts,
 TEST(SplitProducts, GoInSeveralLaunches) {
   Random random(10);
   LaunchStream stream(nullptr, false);
-  const Shape shape{544, {2100 * 16}};
+  const Shape shape{544, {3100 * 16}};
   const std::vector<Fp8Matrix> weights = {Fp8Matrix(random, shape.outs[0], shape.in)};
   constexpr int64_t kRows = 70;
   const auto x = testing::activations(random, kRows, shape.in);
@@ -104,7 +104,7 @@ TEST(SplitProducts, GoInSeveralLaunches) {
   args.x = x.data();
   args.outputs[0].y = want.data();
   cuda::multiply_fp8_quantized(args, scratch.data(), stream);
-  ASSERT_EQ(cuda::split_pass_rows(2100 * 2), 64);
+  ASSERT_EQ(cuda::split_pass_rows(3100 * 2), 64);
   std::vector<float> parts(static_cast<size_t>(cuda::split_parts(args)));
   args.outputs[0].y = got.data();
   cuda::multiply_fp8_quantized_split(args, scratch.data(), parts.data(), stream);

@@ -48,6 +48,10 @@ struct uint2 {
 struct uint4 {
   uint32_t x, y, z, w;
 };
+struct float2 {
+  float x, y;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
 struct float4 {
   float x, y, z, w;
 };
@@ -123,6 +127,10 @@ T __shfl_up_sync(uint32_t /*mask*/, T v, int step) {
 }
 inline uint32_t __reduce_add_sync(uint32_t mask, uint32_t v) {
   for (int step = 16; step > 0; step >>= 1) v += __shfl_xor_sync(mask, v, step);
+  return v;
+}
+inline uint32_t __reduce_min_sync(uint32_t mask, uint32_t v) {
+  for (int step = 16; step > 0; step >>= 1) v = std::min(v, __shfl_xor_sync(mask, v, step));
   return v;
 }
 inline uint32_t __ballot_sync(uint32_t /*mask*/, bool v) {

@@ -64,6 +64,12 @@ inline void store_shared(uint32_t address, uint32_t word) {
   if (address % 4 != 0) std::abort();
   std::memcpy(const_cast<uint8_t*>(emulated::shared_at(address, 4)), &word, 4);
 }
+inline uint32_t load_shared_word(uint32_t address) {
+  if (address % 4 != 0) std::abort();
+  uint32_t v;
+  std::memcpy(&v, emulated::shared_at(address, 4), 4);
+  return v;
+}
 inline uint32_t load_shared_byte(uint32_t address) { return *emulated::shared_at(address, 1); }
 
 inline float half_of(uint32_t pair, int i) { return to_float(bf16{static_cast<uint16_t>(pair >> 16 * i)}); }
@@ -135,6 +141,16 @@ inline uint32_t narrow_two(float low, float high) { return pair_of(low, high); }
 
 /// One unit of the last place beside the nearest, as it may be.
 inline float reciprocal_approx(float x) { return std::nextafter(1.0f / x, 0.0f); }
+inline uint32_t permute_signed(uint32_t low, uint32_t high, uint32_t selector) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t r = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t digit = selector >> i * 4 & 15;
+    const auto byte = static_cast<uint8_t>(bytes >> (digit & 7) * 8);
+    r |= static_cast<uint32_t>((digit & 8) == 0 ? byte : byte >= 0x80 ? 0xff : 0) << i * 8;
+  }
+  return r;
+}
 inline uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
   return pair_of(half_of(a, 0) * half_of(b, 0), half_of(a, 1) * half_of(b, 1));
 }
