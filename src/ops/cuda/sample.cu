@@ -33,6 +33,7 @@ struct Shared {
   double weights[kSorted];
   uint32_t found[3];
   uint32_t sorted_count;
+  uint32_t reached;  // by the best score of any thread so far, ordered
   int place;
 };
 
@@ -220,12 +221,15 @@ __device__ bool top_p(Shared& s, const SampleRow& row, int64_t vocab, float z_ma
   return true;
 }
 
-// -1: the border keeps nothing.
+// -1: the border keeps nothing. Noise is bounded by how its word begins: what cannot reach the best score of all threads so far
+// gets none, and that is nearly everything after the first turn. What can only equal it gets its noise, as its id may be lower.
 __device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Border& border) {
   float best = -INFINITY;
   int32_t winner = -1;
   const auto key = noise_key(row.seed);
   const float most = noise_bound(32);
+  if (threadIdx.x == 0) s.reached = ordered(-INFINITY);
+  __syncthreads();
   for (int64_t group = threadIdx.x; group * 4 < vocab; group += kThreads) {
     const int64_t first = group * 4;
     float z[4];
@@ -235,16 +239,19 @@ __device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Bo
       z[i] = first + i < vocab ? logit_of(row, first + i) : -INFINITY;
       if (z[i] > top) top = z[i];
     }
-    if (!(top >= border.logit) || !(top + most > best)) continue;
+    const float reached = unordered(*static_cast<const volatile uint32_t*>(&s.reached));
+    const auto can_win = [&](float bound) { return bound > best && bound >= reached; };
+    if (!(top >= border.logit) || !can_win(top + most)) continue;
     const auto words =
         philox4x32(noise_counter(static_cast<int32_t>(first), row.position, NoiseStream::kTarget, row.choice_index), key);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const auto v = static_cast<int32_t>(first + i);
-      if (!(z[i] + noise_bound(__clz(static_cast<int>(words[i]))) > best) || !border.keeps(z[i], v)) continue;
+      if (!can_win(z[i] + noise_bound(__clz(static_cast<int>(words[i])))) || !border.keeps(z[i], v)) continue;
       const float score = z[i] + gumbel(words[i]);
       if (score > best) best = score, winner = v;
     }
+    if (best > reached) atomicMax(&s.reached, ordered(best));
   }
   best_of_block(s, best, winner);
   return winner;

@@ -79,6 +79,12 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   return r;
 }
 template <typename T>
+T atomicMax(T* p, std::type_identity_t<T> v) {
+  const T before = *p;
+  if (v > before) *p = v;
+  return before;
+}
+template <typename T>
 T atomicAdd(T* p, std::type_identity_t<T> v) {
   const T before = *p;
   *p += v;
