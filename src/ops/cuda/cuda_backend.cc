@@ -445,8 +445,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                               .certain = row.certain});
     }
     const cuda::SampleRow* list = staging_.upload(std::span<const cuda::SampleRow>(sample_rows_));
-    if (!recorder_.launches("draw", rows.size(), vocab, tokens)) return;
-    cuda::sample_rows(list, static_cast<int64_t>(rows.size()), vocab, tokens, *launches_);
+    const auto count = static_cast<int64_t>(rows.size());
+    auto* found = draw_found_.get<cuda::DrawFound>(count * cuda::kDrawShares);
+    if (!recorder_.launches("draw", rows.size(), vocab, tokens, found)) return;
+    cuda::sample_rows(list, count, vocab, found, tokens, *launches_);
   }
 
  private:
@@ -552,7 +554,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Recorder recorder_;
   cuda::TableCache tables_;
   cuda::CudaMemory memory_;
-  cuda::Scratch mix_, quantized_, widened_, split_parts_, logits_, draft_inputs_;
+  cuda::Scratch mix_, quantized_, widened_, split_parts_, logits_, draft_inputs_, draw_found_;
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;

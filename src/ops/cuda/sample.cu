@@ -1,5 +1,5 @@
-// Draws, one block a row: the order of steps, the noise, the roundings and the sums are those of sampling/sampler.cc, so the
-// token is the very one that the host draws.
+// Draws, one block a row, or several where there is nothing to do but look for the best token: the order of steps, the noise, the
+// roundings and the sums are those of sampling/sampler.cc, so the token is the very one that the host draws.
 
 #include <cfloat>
 
@@ -48,14 +48,17 @@ __device__ float logit_of(const SampleRow& row, int64_t v) {
   return row.temperature != 1.0f ? z / row.temperature : z;
 }
 
-// The best of all threads: larger score, then lower id. Everybody gets it.
+// Whether a score beats another: it is larger, or its id is lower. -1, none, is beaten by all.
+__device__ bool is_better(float score, int32_t id, float than, int32_t than_id) {
+  return score > than || (score == than && static_cast<uint32_t>(id) < static_cast<uint32_t>(than_id));
+}
+// The best of all threads. Everybody gets it.
 __device__ void best_of_block(Shared& s, float& score, int32_t& id) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step >>= 1) {
     const float other = __shfl_xor_sync(0xffffffffu, score, step);
     const int32_t other_id = __shfl_xor_sync(0xffffffffu, id, step);
-    if (other > score || (other == score && static_cast<uint32_t>(other_id) < static_cast<uint32_t>(id)))
-      score = other, id = other_id;
+    if (is_better(other, other_id, score, id)) score = other, id = other_id;
   }
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -65,16 +68,16 @@ __device__ void best_of_block(Shared& s, float& score, int32_t& id) {
   for (int w = 0; w < kThreads / kWarp; ++w) {
     const float other = s.floats[w];
     const auto other_id = static_cast<int32_t>(s.words[w]);
-    if (other > score || (other == score && static_cast<uint32_t>(other_id) < static_cast<uint32_t>(id)))
-      score = other, id = other_id;
+    if (is_better(other, other_id, score, id)) score = other, id = other_id;
   }
 }
 
-// -1: all are -inf or NaN.
-__device__ int32_t largest(Shared& s, const SampleRow& row, int64_t vocab, float* value) {
+// Of tokens begin .. end - 1. -1: all are -inf or NaN.
+__device__ int32_t largest(Shared& s, const SampleRow& row, int64_t begin, int64_t end, float* value) {
   float best = -INFINITY;
   int32_t id = -1;
-  for (int64_t v = threadIdx.x; v < vocab; v += kThreads) {
+#pragma unroll 4
+  for (int64_t v = begin + threadIdx.x; v < end; v += kThreads) {
     const float z = row.greedy ? row.logits[v] : logit_of(row, v);
     if (z > best) best = z, id = static_cast<int32_t>(v);
   }
@@ -221,26 +224,27 @@ __device__ bool top_p(Shared& s, const SampleRow& row, int64_t vocab, float z_ma
   return true;
 }
 
-// -1: the border keeps nothing. Noise is bounded by how its word begins: what cannot reach the best score of all threads so far
-// gets none, and that is nearly everything after the first turn. What can only equal it gets its noise, as its id may be lower.
-__device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Border& border) {
+// Of tokens begin .. end - 1; begin: a multiple of four. -1: the border keeps nothing. Noise is bounded by how its word begins:
+// what cannot reach the best score of all threads so far gets none, and that is nearly everything after the first turn. What can
+// only equal it gets its noise, as its id may be lower.
+__device__ int32_t draw(Shared& s, const SampleRow& row, int64_t begin, int64_t end, const Border& border, float* score_found) {
   float best = -INFINITY;
   int32_t winner = -1;
   const auto key = noise_key(row.seed);
   const float most = noise_bound(32);
   if (threadIdx.x == 0) s.reached = ordered(-INFINITY);
   __syncthreads();
-  for (int64_t group = threadIdx.x; group * 4 < vocab; group += kThreads) {
-    const int64_t first = group * 4;
+  for (int64_t first = begin + int64_t{threadIdx.x} * 4; first < end; first += kThreads * 4) {
     float z[4];
     float top = -INFINITY;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      z[i] = first + i < vocab ? logit_of(row, first + i) : -INFINITY;
+      z[i] = first + i < end ? logit_of(row, first + i) : -INFINITY;
       if (z[i] > top) top = z[i];
     }
-    const float reached = unordered(*static_cast<const volatile uint32_t*>(&s.reached));
-    const auto can_win = [&](float bound) { return bound > best && bound >= reached; };
+    const auto can_win = [&](float bound) {
+      return bound > best && bound >= unordered(*static_cast<const volatile uint32_t*>(&s.reached));
+    };
     if (!(top >= border.logit) || !can_win(top + most)) continue;
     const auto words =
         philox4x32(noise_counter(static_cast<int32_t>(first), row.position, NoiseStream::kTarget, row.choice_index), key);
@@ -249,27 +253,53 @@ __device__ int32_t draw(Shared& s, const SampleRow& row, int64_t vocab, const Bo
       const auto v = static_cast<int32_t>(first + i);
       if (!can_win(z[i] + noise_bound(__clz(static_cast<int>(words[i])))) || !border.keeps(z[i], v)) continue;
       const float score = z[i] + gumbel(words[i]);
-      if (score > best) best = score, winner = v;
+      if (!(score > best)) continue;
+      best = score, winner = v;
+      atomicMax(&s.reached, ordered(best));
     }
-    if (best > reached) atomicMax(&s.reached, ordered(best));
   }
   best_of_block(s, best, winner);
+  *score_found = best;
   return winner;
 }
 
-__global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows, int64_t vocab, int32_t* tokens) {
+// Whether the best of a row's tokens is its draw.
+__device__ bool is_plain(const SampleRow& row, int64_t vocab) {
+  return row.greedy || (!row.min_p && !(row.top_p < 1.0f) && !(row.top_k > 0 && row.top_k < vocab));
+}
+
+// Grid: shares of the vocabulary, rows.
+__global__ void __launch_bounds__(kThreads) find_kernel(const SampleRow* rows, int64_t vocab, DrawFound* found) {
+  take_turn();
+  __shared__ Shared s;
+  const SampleRow row = rows[blockIdx.y];
+  if (!is_plain(row, vocab)) return;
+  const int64_t share = (vocab + 4 * kDrawShares - 1) / (4 * kDrawShares) * 4;
+  const int64_t begin = min(static_cast<int64_t>(blockIdx.x) * share, vocab);
+  const int64_t end = min(begin + share, vocab);
+  DrawFound own{};
+  own.token = row.greedy ? largest(s, row, begin, end, &own.score) : draw(s, row, begin, end, {}, &own.score);
+  if (threadIdx.x == 0) found[blockIdx.y * kDrawShares + blockIdx.x] = own;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sample_kernel(const SampleRow* rows, int64_t vocab, const DrawFound* found, int32_t* tokens) {
   take_turn();
   __shared__ Shared s;
   const SampleRow row = rows[blockIdx.x];
   int32_t token = -1;
   float z_max = 0;
-  if (row.greedy) {
-    token = largest(s, row, vocab, &z_max);
+  if (is_plain(row, vocab)) {
+    float best = -INFINITY;
+    for (int i = 0; i < kDrawShares; ++i) {
+      const DrawFound& other = found[blockIdx.x * kDrawShares + i];
+      if (is_better(other.score, other.token, best, token)) best = other.score, token = other.token;
+    }
   } else {
     Border border;
     bool drawn = true;
     const bool limits_mass = row.top_p < 1.0f;
-    if (row.min_p || limits_mass) largest(s, row, vocab, &z_max);
+    if (row.min_p || limits_mass) largest(s, row, 0, vocab, &z_max);
     if (row.min_p) {
       // The smallest float that is not below the threshold.
       const double threshold = static_cast<double>(z_max) + row.log_min_p;
@@ -280,16 +310,17 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const SampleRow* rows,
     uint32_t kept = 0;
     if (row.top_k > 0 && row.top_k < vocab) border = kth(s, row, vocab, border, static_cast<uint32_t>(row.top_k), &kept);
     if (limits_mass) drawn = top_p(s, row, vocab, z_max, border);
-    token = drawn || row.certain ? draw(s, row, vocab, border) : kUndrawnToken;
+    token = drawn || row.certain ? draw(s, row, 0, vocab, border, &z_max) : kUndrawnToken;
   }
   if (threadIdx.x == 0) tokens[blockIdx.x] = token == -1 ? 0 : token;
 }
 
 }  // namespace
 
-void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, LaunchStream& stream) {
+void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, DrawFound* found, int32_t* tokens, LaunchStream& stream) {
   if (count == 0) return;
-  stream.launch(sample_kernel, static_cast<unsigned>(count), kThreads, 0, rows, vocab, tokens);
+  stream.launch(find_kernel, dim3(kDrawShares, static_cast<unsigned>(count)), kThreads, 0, rows, vocab, found);
+  stream.launch(sample_kernel, static_cast<unsigned>(count), kThreads, 0, rows, vocab, found, tokens);
 }
 
 }  // namespace deepinfer::cuda

@@ -24,7 +24,15 @@ struct SampleRow {
   bool certain = false;  ///< as DrawRow's
 };
 
-/// tokens[i] of rows[i], both on the device; kUndrawnToken where top-p keeps more tokens than a block sorts.
-void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, int32_t* tokens, LaunchStream& stream);
+/// Blocks that share the vocabulary of a row without filters, and what each finds.
+inline constexpr int64_t kDrawShares = 8;
+struct DrawFound {
+  float score;
+  int32_t token;  ///< -1: none
+};
+
+/// tokens[i] of rows[i], both on the device; kUndrawnToken where top-p keeps more tokens than a block sorts. `found`: scratch
+/// [count, kDrawShares].
+void sample_rows(const SampleRow* rows, int64_t count, int64_t vocab, DrawFound* found, int32_t* tokens, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda
