@@ -163,6 +163,9 @@ std::vector<OpCase> large_expert_op_cases() {
       experts_case({.hidden = 1120, .inner = 288, .experts = 12, .topk = 4, .counts = {1, 20, 100, 310}}),
       experts_case({.hidden = 1120, .inner = 288, .experts = 12, .topk = 4, .scale = 40.0f, .counts = {1, 290}}),
       experts_case({.hidden = 640, .inner = 2304, .experts = 6, .topk = 3, .counts = {1, 20, 77, 270}}),
+      // Enough panels for the kernel of few tokens from one on.
+      experts_case({.hidden = 5120, .inner = 2304, .experts = 6, .topk = 6, .counts = {1, 2, 8}}),
+      experts_case({.hidden = 672, .inner = 2336, .experts = 7, .topk = 6, .scale = 40.0f, .counts = {1, 7, 9, 17}}),
       // Enough experts for the kernels of many tiles on a GPU, with every size of a tile.
       experts_case({.hidden = 320, .inner = 1152, .experts = 32, .topk = 4, .counts = {1, 20, 77, 300, 500, 1000}}),
       experts_case({.hidden = 288, .inner = 1152, .experts = 100, .topk = 6, .counts = {5, 20, 150}}),

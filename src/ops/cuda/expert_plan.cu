@@ -1,4 +1,5 @@
-// Sorting a step's tokens by expert. Where a pair lies among those of its expert is left to chance: no result depends on it.
+// Sorting a step's tokens by expert, and beside it their inputs rounded for the products. Where a pair lies among those of its
+// expert is left to chance: no result depends on it.
 
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
@@ -35,10 +36,22 @@ __device__ int exclusive_scan(int v, int* warps, int* total) {
   return before + sum - v;
 }
 
-// One block. Shared memory: counts, then cursors, of the experts.
-__global__ void __launch_bounds__(kThreads)
-    plan_kernel(const int32_t* experts, const float* weights, int rows, int topk, int expert_count, const ExpertPlan plan) {
+// As quantize_rows in the order kLanes does it, eight columns a thread, of the blocks behind the first.
+__device__ void quantize_inputs(const bf16* v, int64_t count, bf16* to) {
+  const int64_t at = ((static_cast<int64_t>(blockIdx.x) - 1) * kThreads + threadIdx.x) * 8;
+  const uint4 own = at < count ? *reinterpret_cast<const uint4*>(v + at) : make_uint4(0, 0, 0, 0);
+  float f[8];
+  float amax = widen_eight(own, f);
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+  if (at < count) *reinterpret_cast<uint4*>(to + at) = round_eight(f, e8m0_value(fp8_scale_bits(amax)));
+}
+
+// The first block. Shared memory: counts, then cursors, of the experts.
+__global__ void __launch_bounds__(kThreads) plan_kernel(const int32_t* experts, const float* weights, const bf16* v, int rows,
+                                                        int topk, int expert_count, const ExpertPlan plan) {
   take_turn();
+  if (blockIdx.x > 0) return quantize_inputs(v, rows * plan.input_columns, plan.input);
   auto* cursor = dynamic_shared_behind<int>();
   __shared__ int warps[kThreads / kWarp];
   const auto t = static_cast<int>(threadIdx.x);
@@ -98,8 +111,9 @@ __global__ void __launch_bounds__(kThreads)
 void sort_pairs(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream) {
   const auto experts = static_cast<int>(args.routed.size());
   const size_t shared = static_cast<size_t>(experts) * sizeof(int);
-  stream.launch(plan_kernel, 1, kThreads, shared, args.experts, args.weights, static_cast<int>(rows), static_cast<int>(args.topk),
-                experts, plan);
+  const int64_t pieces = plan.wide ? 0 : (rows * plan.input_columns + 8 * kThreads - 1) / (8 * kThreads);
+  stream.launch(plan_kernel, static_cast<unsigned>(1 + pieces), kThreads, shared, args.experts, args.weights, args.v,
+                static_cast<int>(rows), static_cast<int>(args.topk), experts, plan);
 }
 
 }  // namespace deepinfer::cuda

@@ -296,8 +296,6 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
     } else {
       quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
     }
-  } else {
-    quantize_rows(args.v, rows, hidden, InputOrder::kLanes, plan.input, stream);
   }
   if (plan.arranged) {
     launch_products<WeightFormat::kFp4Arranged>(args, routed, plan, stream);
