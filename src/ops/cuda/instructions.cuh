@@ -86,6 +86,13 @@ __device__ inline uint32_t load_byte(const uint8_t* p) {
   return v;
 }
 
+/// 16 bytes of inputs, asked for here: the compiler does not put it off.
+__device__ inline uint4 load_inputs(const bf16* p) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
 /// 16 bytes, four, and one, at an address of shared memory.
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;

@@ -3,7 +3,7 @@
 // How a warp multiplies one or two panels of 32 packed weight rows by up to 8 kTiles input rows, all columns of them, at the
 // speed of memory. Its weights come by a ring in shared memory that is the warp's own, whole lines of 128 bytes of every row, all
 // stages but one ahead and across the ends of segments, and no warp waits for another. Two panels are multiplied by the same
-// inputs, which a lane asks for as soon as it is done with those of the chunk before.
+// inputs, which a lane asks for ahead of the weights that come with them.
 //
 // The products, their order and the segments are those of fragments.cuh and segments.cuh: so are the bits.
 
@@ -194,27 +194,34 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
     commit_copies();
   };
 
-  // Where there are registers enough, inputs are asked for a chunk ahead, or else when those before them have been used. In place
-  // of columns behind the last the first are read: weights are zero there, and no sum is -0, which zeros could change.
-  constexpr bool kInputsAhead = kTiles == 1 || kPanels == 1;
-  uint4 input[kInputsAhead ? 2 : 1][kPairs][kTiles];
-  const auto load_input = [&](int chunk, int set, int pair) {
+  // Loads come back in the order in which they were asked for, the copies of weights among them: inputs that are asked for behind
+  // a stage's copies wait for memory. So of one tile those of a stage's second chunk and of the next stage's first are asked for
+  // before them. Of two tiles there are fewer registers: inputs are asked for a chunk ahead, or when those before them have been
+  // used. In place of columns behind the last the first are read: weights are zero there, and no sum is -0, which zeros could
+  // change.
+  constexpr bool kStageAhead = kTiles == 1;
+  constexpr bool kInputsAhead = !kStageAhead && kPanels == 1;
+  constexpr int kSets = kStageAhead || kInputsAhead ? 2 : 1;
+  uint4 input[kSets][kPairs][kTiles];
+  uint4 next_input[kPairs][kTiles];
+  const auto load_to = [&](uint4(&to)[kPairs][kTiles], int chunk, int pair) {
     const int column = chunk * kChunk + first_column;
     const int at = (column < columns ? column : 0) + pair * 8;
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) input[set][pair][tile] = load_again(x.row[tile] + at);
+    for (int tile = 0; tile < kTiles; ++tile)
+      to[pair][tile] = kStageAhead ? load_inputs(x.row[tile] + at) : load_again(x.row[tile] + at);
   };
   // Two pairs at a time: they share sectors.
   const auto load_inputs_behind = [&](int chunk, int pair) {
     if (pair % 2 == 0) return;
-    load_input(chunk, 0, pair - 1);
-    load_input(chunk, 0, pair);
+    load_to(input[0], chunk, pair - 1);
+    load_to(input[0], chunk, pair);
   };
 
 #pragma unroll
   for (int stage = 0; stage < kAhead; ++stage) request(stage);
 #pragma unroll
-  for (int pair = 0; pair < kPairs; ++pair) load_input(0, 0, pair);
+  for (int pair = 0; pair < kPairs; ++pair) load_to(input[0], 0, pair);
   streamed::for_each_sum<kPanels, kTiles>(
       [&](int p, int m, int tile, int i) { total[p][m][tile][i] = -0.0f; });  // and v is v, -0 too
 
@@ -256,20 +263,33 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
 #pragma unroll
           for (int r = 1; r < 4; ++r)
             scale[r] = kFp8 ? scale[0] : load_shared_byte(byte + static_cast<uint32_t>((lane / 4 + r * 8) * 16));
-          if (half == 0 && p == 0) request(stage + kAhead);
-          if (kInputsAhead && p == 0) {
+          if (kStageAhead && half == 0 && p == 0) {
 #pragma unroll
-            for (int pair = 0; pair < kPairs; ++pair) load_input(chunk + 1, half ^ 1, pair);
+            for (int pair = 0; pair < kPairs; ++pair) load_to(input[1], chunk + 1, pair);
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) load_to(next_input, chunk + 2, pair);
           }
-          const auto& own_input = input[kInputsAhead ? half : 0];
+          if (half == 0 && p == 0) request(stage + kAhead);
+          if constexpr (kInputsAhead) {
+#pragma unroll
+            for (int pair = 0; pair < kPairs; ++pair) load_to(input[half ^ 1], chunk + 1, pair);
+          }
+          const auto& own_input = input[kSets == 2 ? half : 0];
           const auto then = [&](int pair) {
-            if (!kInputsAhead && p + 1 == kPanels) load_inputs_behind(chunk + 1, pair);
+            if (kSets == 1 && p + 1 == kPanels) load_inputs_behind(chunk + 1, pair);
           };
           if (wide) {
             streamed::multiply_rows<kFormat, true, kTiles>(rows, scale, own_input, c[p], then);
           } else {
             streamed::multiply_rows<kFormat, false, kTiles>(rows, scale, own_input, c[p], then);
           }
+        }
+      }
+      if constexpr (kStageAhead) {
+#pragma unroll
+        for (int pair = 0; pair < kPairs; ++pair) {
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) input[0][pair][tile] = next_input[pair][tile];
         }
       }
     }

@@ -54,6 +54,11 @@ inline void forget_uses(uint32_t& /*v*/) {}
 inline uint4 load_once(const uint8_t* p) { return *reinterpret_cast<const uint4*>(p); }
 inline uint32_t load_byte(const uint8_t* p) { return *p; }
 
+inline uint4 load_inputs(const bf16* p) {
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) std::abort();
+  return *reinterpret_cast<const uint4*>(p);
+}
+
 inline uint4 load_shared(uint32_t address) {
   if (address % 16 != 0) std::abort();
   uint4 v;
