@@ -240,7 +240,6 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     float* parts = split_room(args);
     const LinearOutput output{wo_a, y};
     if (!launches("output_lora", args, {&output, 1}, scratch, parts)) return;
-    if (takes_streamed(args, cuda::WeightFormat::kFp8)) return cuda::multiply_fp8_streamed(args, *launches_);
     if (takes_split(args)) return cuda::multiply_fp8_split(args, parts, *launches_);
     if (takes_few(args)) return cuda::multiply_fp8_few(args, *launches_);
     cuda::multiply_fp8(args, scratch, *launches_);

@@ -82,13 +82,13 @@ template <WeightFormat kFormat>
 class RingRequests {
  public:
   template <typename Next>
-  __device__ void begin(uint32_t ring, int lane, const Next& next) {
+  __device__ void begin(uint32_t ring, int lane, Next& next) {
     left_ = next(rows_);
 #pragma unroll
     for (int stage = 0; stage < kRingStages - 1; ++stage) request(ring, stage, lane);
   }
   template <typename Next>
-  __device__ void before(uint32_t ring, int stage, int lane, const Next& next) {
+  __device__ void before(uint32_t ring, int stage, int lane, Next& next) {
     request(ring, (stage + kRingStages - 1) % kRingStages, lane);
     if (stage == 0) left_ = left_ > 0 ? next(rows_) : 0;
   }
@@ -120,8 +120,6 @@ struct RingStage {
       for (int i = 0; i < 2; ++i) chunks[half].rows[i] = load_shared(at + static_cast<uint32_t>(i) * 8 * 64);
     }
   }
-  /// Whether some scale needs two factors, or nearly so.
-  __device__ bool wide() const { return (scales & 0x80808080u) != 0; }
   /// Of the lane's columns of a chunk.
   __device__ uint32_t scale(int half, int lane) const {
     return __byte_perm(scales, 0, static_cast<uint32_t>(0x4440 + half * 2 + lane % 4 / 2));

@@ -88,7 +88,6 @@ void multiply_bf16_few(const ProductArgs& args, bool apart, LaunchStream& stream
 /// Whether they are taken.
 bool takes_streamed_products(const ProductArgs& args, WeightFormat format);
 void multiply_fp8_quantized_streamed(const ProductArgs& args, LaunchStream& stream);
-void multiply_fp8_streamed(const ProductArgs& args, LaunchStream& stream);
 void multiply_bf16_streamed(const ProductArgs& args, LaunchStream& stream);
 
 // products_split.cu: the same bits for steps of some rows, by blocks that have a segment of the columns each.

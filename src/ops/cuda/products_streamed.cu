@@ -22,7 +22,6 @@ constexpr int kMostRows = 2;    // more have no room in shared memory, and are r
 constexpr int kRowStride = 20;  // floats between input rows of sums: no two lanes of a store meet in a bank
 
 struct StreamGrid : PanelGrid {
-  int units = 0;     // panels of all groups
   int segments = 0;  // of a panel
   int warps = 0;     // of a team
   int teams = 0;     // of a block
@@ -30,29 +29,27 @@ struct StreamGrid : PanelGrid {
 };
 
 // Shared memory of a block: rings of all warps; sums [teams][2][segments][rows][kRowStride]; inputs [rows][columns and
-// kKeptGap], of each team if there are groups, or of all.
+// kKeptGap].
 constexpr int kKeptGap = 8;
 struct StreamLayout {
   uint32_t sums = 0, inputs = 0, bytes = 0;
   uint32_t part = 0;  // floats of a segment's sums
-  uint32_t kept = 0;  // inputs
 };
 __host__ __device__ inline StreamLayout layout_of(const StreamGrid& grid, int rows, int columns) {
   StreamLayout layout;
   layout.part = static_cast<uint32_t>(rows * kRowStride);
-  layout.kept = static_cast<uint32_t>(rows * (columns + kKeptGap));
   layout.sums = static_cast<uint32_t>(grid.warps * grid.teams) * kRingBytes;
   layout.inputs = layout.sums + static_cast<uint32_t>(grid.teams * 2 * grid.segments) * layout.part * 4;
-  layout.bytes = layout.inputs + static_cast<uint32_t>(grid.groups > 1 ? grid.teams : 1) * layout.kept * 2;
+  layout.bytes = layout.inputs + static_cast<uint32_t>(rows * (columns + kKeptGap)) * 2;
   return layout;
 }
 
-// Keeps inputs, 8 columns a thread, 4 threads a group of scales; kQuantize: rounded and interleaved. By `threads` threads, of
-// which this is one; whole warps.
+// Keeps inputs, 8 columns a thread, 4 threads a group of scales; kQuantize: rounded and interleaved. For the whole block.
 template <bool kQuantize>
-__device__ void keep_inputs(const bf16* x, int64_t stride, int rows, int columns, int thread, int threads, bf16* to) {
+__device__ void keep_inputs(const bf16* x, int64_t stride, int rows, int columns, bf16* to) {
+  const auto thread = static_cast<int>(threadIdx.x);
   const int pieces = columns / 8;
-  for (int first = thread / kWarp * kWarp; first < rows * pieces; first += threads) {
+  for (int first = thread / kWarp * kWarp; first < rows * pieces; first += static_cast<int>(blockDim.x)) {
     const int i = first + thread % kWarp;
     const bool there = i < rows * pieces;
     const int row = there ? i / pieces : 0;
@@ -70,7 +67,6 @@ __device__ void keep_inputs(const bf16* x, int64_t stride, int rows, int columns
 }
 
 // The sums of a half panel and a segment some of whose scales need two factors: those are rare, and the weights are read again.
-template <bool kInterleaved>
 __device__ void multiply_again(const WeightView& w, const HalfPanel& half, int first, int last, int lane, const bf16* row,
                                float (&c)[1][4]) {
   constexpr WeightFormat kFormat = WeightFormat::kFp8;
@@ -81,18 +77,55 @@ __device__ void multiply_again(const WeightView& w, const HalfPanel& half, int f
   for (int at = 0; first + at < last; at += chunk_columns(kFormat)) {
     HalfChunk chunk;
     load_half<kFormat>(panel, first + at, lane, chunk);
-    add_scaled<kFormat, kInterleaved, true>(
+    add_scaled<kFormat, true, true>(
         chunk, chunk.scales,
         [&](int, int pair) { return row != nullptr ? load_again(row + at + pair * 8) : make_uint4(0, 0, 0, 0); }, c);
   }
 }
 
-// Grid: blocks, of which each has every blocks-th panel, its teams in turn. kQuantize: of FP8; inputs are rounded.
-template <WeightFormat kFormat, bool kQuantize>
+// The quads that a warp asks for: those of its segments, panel after panel (RingRequests).
+template <WeightFormat kFormat>
+class Quads {
+ public:
+  __device__ Quads(const ProductArgs& args, const StreamGrid& grid, int panel, int step, int own, int lane)
+      : args_(args), grid_(grid), panel_(panel), step_(step), own_(own), lane_(lane) {}
+
+  __device__ int operator()(RingRows<kFormat>& weights) {
+    const auto columns = static_cast<int>(args_.outputs[0].weight.in);
+    if (column_ >= 0) {
+      int behind = kQuadColumns<kFormat>;
+      if ((column_ + behind) % kSegment == 0) behind += (grid_.warps - 1) * kSegment;
+      column_ += behind;
+      if (column_ < columns) {
+        weights.skip(behind);
+      } else {
+        panel_ += step_;
+        column_ = -1;
+      }
+    }
+    if (panel_ >= grid_.panels) return 0;
+    if (column_ < 0) {
+      column_ = own_ * kSegment;
+      const HalfPanel panel = panel_of(grid_, 0, panel_);
+      weights = {args_.outputs[panel.which].weight, panel, column_, lane_};
+    }
+    return min(kQuadColumns<kFormat>, columns - column_) / kStageColumns<kFormat>;
+  }
+
+ private:
+  const ProductArgs& args_;
+  const StreamGrid& grid_;
+  int panel_, step_, own_, lane_;
+  int column_ = -1;  // none of the panel yet
+};
+
+// Grid: blocks, of which each has every blocks-th panel, its teams in turn. Inputs of FP8 are rounded.
+template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
     streamed_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ StreamGrid grid) {
   let_next_begin();
   constexpr int kChunk = chunk_columns(kFormat);
+  constexpr bool kQuantize = kFormat == WeightFormat::kFp8;
   auto* memory = dynamic_shared<uint8_t>();
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -103,44 +136,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
   const auto rows = static_cast<int>(args.rows);
   const auto columns = static_cast<int>(args.outputs[0].weight.in);
   // Blocks read side by side, and those with a panel more than others come first, on different multiprocessors.
-  const int first_unit = static_cast<int>(blockIdx.x) + team * grid.blocks;
-  const int unit_step = grid.blocks * grid.teams;
+  const int first_panel = static_cast<int>(blockIdx.x) + team * grid.blocks;
+  const int step = grid.blocks * grid.teams;
   const uint32_t ring = shared_address(memory) + static_cast<uint32_t>(warp) * kRingBytes;
-  const auto sync_team = [&] {
-    if (grid.warps > 1) {
-      named_barrier(1 + team, grid.warps * kWarp);
-    } else {
-      __syncwarp();
-    }
-  };
-
-  // What is asked for: quads of the warp's segments, panel after panel.
-  int next_unit = first_unit;
-  int next_column = own * kSegment;
-  bool in_panel = false;
-  const auto next_quad = [&](RingRows<kFormat>& weights) {
-    if (in_panel) {
-      int step = kQuadColumns<kFormat>;
-      if ((next_column + step) % kSegment == 0) step += (grid.warps - 1) * kSegment;
-      next_column += step;
-      if (next_column < columns) {
-        weights.skip(step);
-      } else {
-        next_unit += unit_step;
-        next_column = own * kSegment;
-        in_panel = false;
-      }
-    }
-    if (next_unit >= grid.units) return 0;
-    if (!in_panel) {
-      const HalfPanel panel = panel_of(grid, next_unit / grid.panels, next_unit % grid.panels);
-      weights = {args.outputs[panel.which].weight, panel, next_column, lane};
-      in_panel = true;
-    }
-    return min(kQuadColumns<kFormat>, columns - next_column) / kStageColumns<kFormat>;
-  };
+  Quads<kFormat> quads(args, grid, first_panel, step, own, lane);
   RingRequests<kFormat> requests;
-  requests.begin(ring, lane, next_quad);
+  requests.begin(ring, lane, quads);
   wait_for_earlier();
 
   const StreamLayout layout = layout_of(grid, rows, columns);
@@ -148,24 +149,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
   float* sums = reinterpret_cast<float*>(memory + layout.sums) + static_cast<uint32_t>(team) * 2 * segments * layout.part;
   float* next_sums = sums + segments * layout.part;
   auto* kept = reinterpret_cast<bf16*>(memory + layout.inputs);
-  int kept_group = -1;
-  if (grid.groups == 1) {
-    keep_inputs<kQuantize>(args.x, args.x_stride, rows, columns, static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x),
-                           kept);
-    __syncthreads();
-    kept_group = 0;
-  } else {
-    kept += static_cast<uint32_t>(team) * layout.kept;
-  }
-  for (int unit = first_unit; unit < grid.units; unit += unit_step) {
-    const int group = unit / grid.panels;
-    const HalfPanel panel = panel_of(grid, group, unit % grid.panels);
-    const bf16* x = args.x + group * args.x_group;
-    if (group != kept_group) {
-      keep_inputs<kQuantize>(x, args.x_stride, rows, columns, own * kWarp + lane, grid.warps * kWarp, kept);
-      sync_team();
-      kept_group = group;
-    }
+  keep_inputs<kQuantize>(args.x, args.x_stride, rows, columns, kept);
+  __syncthreads();
+  for (int number = first_panel; number < grid.panels; number += step) {
+    const HalfPanel panel = panel_of(grid, 0, number);
     for (int segment = own; segment < grid.segments; segment += grid.warps) {
       const int first = segment * kSegment;
       const int last = min(first + kSegment, columns);
@@ -179,7 +166,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
           const int at = begin - first + stage * kStageColumns<kFormat>;
           wait_copies<kRingStages - 2>();
           __syncwarp();  // lanes copy for each other; all have read the stage before
-          requests.before(ring, stage, lane, next_quad);
+          requests.before(ring, stage, lane, quads);
           if (first + at >= last) continue;
           RingStage now;
           now.load<kFormat>(ring, stage, lane);
@@ -197,7 +184,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
       }
       if constexpr (kFormat == WeightFormat::kFp8) {
         if ((all_scales & 0x80808080u) != 0)  // some need two factors, or nearly so
-          multiply_again<kQuantize>(args.outputs[panel.which].weight, panel, first, last, lane, row, c);
+          multiply_again(args.outputs[panel.which].weight, panel, first, last, lane, row, c);
       }
       float* part = sums + static_cast<uint32_t>(segment) * layout.part;
 #pragma unroll
@@ -205,7 +192,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
         if (t * 2 + i % 2 < rows) part[(t * 2 + i % 2) * kRowStride + g + i / 2 * 8] = c[0][i];
       }
     }
-    sync_team();  // those that are here have read the sums of the panel before
+    // Those that are here have read the sums of the panel before.
+    if (grid.warps > 1) {
+      named_barrier(1 + team, grid.warps * kWarp);
+    } else {
+      __syncwarp();
+    }
     const int64_t out = args.outputs[panel.which].weight.out;
     for (int i = own * kWarp + lane; i < rows * kHalfPanelRows; i += grid.warps * kWarp) {
       const int input = i / kHalfPanelRows;
@@ -225,24 +217,23 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
 
 StreamGrid grid_of(const ProductArgs& args) {
   StreamGrid grid{PanelGrid(args)};
-  grid.units = grid.panels * grid.groups;
   grid.segments = static_cast<int>(segment_count(args.outputs[0].weight.in));
   grid.warps = segment_warps(grid.segments, kMostWarps);
   grid.teams =
-      std::clamp((grid.units + 2 * kMultiprocessors - 1) / (2 * kMultiprocessors), 1, std::min(kMostWarps / grid.warps, 8));
+      std::clamp((grid.panels + 2 * kMultiprocessors - 1) / (2 * kMultiprocessors), 1, std::min(kMostWarps / grid.warps, 8));
   const int most = kMultiprocessors * (kWarpsAtOnce / (grid.warps * grid.teams));
-  grid.blocks = std::min(most, (grid.units + grid.teams - 1) / grid.teams);
+  grid.blocks = std::min(most, (grid.panels + grid.teams - 1) / grid.teams);
   return grid;
 }
 
 constexpr uint32_t kMostShared = 220 << 10;
 
-template <WeightFormat kFormat, bool kQuantize>
+template <WeightFormat kFormat>
 void launch(const ProductArgs& args, LaunchStream& stream) {
   StreamGrid grid = grid_of(args);
   const uint32_t shared = layout_of(grid, static_cast<int>(args.rows), static_cast<int>(args.outputs[0].weight.in)).bytes;
   grid.blocks = std::min(grid.blocks, kMultiprocessors * static_cast<int>(std::max(kMostShared / shared, 1u)));
-  stream.launch(streamed_kernel<kFormat, kQuantize>, static_cast<unsigned>(grid.blocks),
+  stream.launch(streamed_kernel<kFormat>, static_cast<unsigned>(grid.blocks),
                 static_cast<unsigned>(grid.warps * grid.teams * kWarp), shared, args, grid);
 }
 
@@ -250,8 +241,8 @@ void launch(const ProductArgs& args, LaunchStream& stream) {
 
 // Where they are faster: matrices of more than some megabytes, whose lines and words of scales are whole.
 bool takes_streamed_products(const ProductArgs& args, WeightFormat format) {
-  constexpr int64_t kEnough = 512;  // half panels times segments: 4 MiB of FP8
-  if (args.rows == 0 || args.rows > kMostRows) return false;
+  constexpr int64_t kEnough = 512;                                               // half panels times segments: 4 MiB of FP8
+  if (args.rows == 0 || args.rows > kMostRows || args.groups > 1) return false;  // groups: others are faster
   if (!(format == WeightFormat::kFp8 ? fits_rings<WeightFormat::kFp8>(args) : fits_rings<WeightFormat::kBf16>(args)))
     return false;
   int64_t rows = 0;
@@ -261,10 +252,7 @@ bool takes_streamed_products(const ProductArgs& args, WeightFormat format) {
   return layout_of(grid, static_cast<int>(args.rows), static_cast<int>(args.outputs[0].weight.in)).bytes <= kMostShared;
 }
 
-void multiply_fp8_quantized_streamed(const ProductArgs& args, LaunchStream& stream) {
-  launch<WeightFormat::kFp8, true>(args, stream);
-}
-void multiply_fp8_streamed(const ProductArgs& args, LaunchStream& stream) { launch<WeightFormat::kFp8, false>(args, stream); }
-void multiply_bf16_streamed(const ProductArgs& args, LaunchStream& stream) { launch<WeightFormat::kBf16, false>(args, stream); }
+void multiply_fp8_quantized_streamed(const ProductArgs& args, LaunchStream& stream) { launch<WeightFormat::kFp8>(args, stream); }
+void multiply_bf16_streamed(const ProductArgs& args, LaunchStream& stream) { launch<WeightFormat::kBf16>(args, stream); }
 
 }  // namespace deepinfer::cuda

@@ -79,9 +79,7 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
       cuda::multiply_fp8_quantized(args, scratch.data(), stream);
     }
     for (int i = 0; i < args.output_count; ++i) args.outputs[i].y = got[static_cast<size_t>(i)].data();
-    if (streamed && grouped) {
-      cuda::multiply_fp8_streamed(args, stream);
-    } else if (streamed) {
+    if (streamed) {
       cuda::multiply_fp8_quantized_streamed(args, stream);
     } else if (grouped) {
       cuda::multiply_fp8_few(args, stream);
@@ -97,8 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FewFp8Products,
                          ::testing::Values(Shape{32, {5}}, Shape{96, {16, 17, 33}}, Shape{512, {48}}, Shape{544, {40, 3}},
                                            Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{256, {128}, 2},
                                            Shape{1056, {72}, 3}, Shape{128, {12'300}, 1, true}, Shape{1280, {8'005, 40}, 1, true},
-                                           Shape{8192, {520}, 1, true}, Shape{12'416, {336, 5}, 1, true},
-                                           Shape{4096, {1'024}, 8, true}, Shape{1152, {2'784}, 3, true}),
+                                           Shape{8192, {520}, 1, true}, Shape{12'416, {336, 5}, 1, true}),
                          [](const auto& param) {
                            return fmt::format("{}_{}x{}", param.param.groups, fmt::join(param.param.outs, "_"), param.param.in);
                          });
