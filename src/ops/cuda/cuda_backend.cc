@@ -98,7 +98,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                               : features_.few_rows ? "; a block a row, up to 16 rows and 57,344 ranks"
                                                    : "")},
         {"hyper_mix", "mma bf16, weights as three bf16"},
-        {"draw", "a block a row; radix select, 2048 tokens sorted for top-p"},
+        {"draw", "a block a row, eight without filters; radix select, 2048 tokens sorted for top-p"},
         {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
         {"features (--cuda-features)", cuda_features_text(features_)}};
   }
