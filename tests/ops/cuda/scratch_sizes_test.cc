@@ -132,8 +132,8 @@ TEST(ScratchSizes, ProductsAndCoefficientsGrowWithTheRows) {
 // Launches have room for their sums, and a step of fewer rows wants no more.
 TEST(ScratchSizes, SplitProductsAreCutToTheirRoom) {
   EXPECT_EQ(split_pass_rows(320 * 16), 128);  // wo_b of the release
-  EXPECT_EQ(split_pass_rows(80 * 10), 960);  // wq_a
-  EXPECT_EQ(split_pass_rows(1600 * 12), 0);  // the Engram's keys and values
+  EXPECT_EQ(split_pass_rows(80 * 10), 960);   // wq_a
+  EXPECT_EQ(split_pass_rows(1600 * 12), 0);   // the Engram's keys and values
   EXPECT_EQ(split_scratch(17, 320 * 16), 24 * 16 * 320 * 16);
   for (int64_t parts : {1, 132, 800, 4096, 5120, 12'288, 12'289, 100'000}) {
     int64_t most = 0;
