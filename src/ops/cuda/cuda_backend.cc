@@ -378,6 +378,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
     plan.shared_apart = features_.widened && cuda::widened_shared(args, rows, plan).pays;
+    plan.widened_routed = features_.widened_experts && cuda::takes_widened_routed(args, plan);
+    if (plan.widened_routed) plan.tile_inputs = cuda::widened_routed_inputs(plan.tile_inputs);
     if (plan.shared_apart) plan.widened = widened_.get<bf16>(cuda::widened_shared_weights(args));
     const cuda::ExpertSizes room =
         recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;

@@ -18,6 +18,7 @@ constexpr Feature kFeatures[] = {
     {"wide-index", &CudaFeatures::wide_index},
     {"staged", &CudaFeatures::staged},
     {"widened", &CudaFeatures::widened},
+    {"widened-experts", &CudaFeatures::widened_experts},
     {"streamed", &CudaFeatures::streamed},
     {"few-rows", &CudaFeatures::few_rows},
     {"split", &CudaFeatures::split},

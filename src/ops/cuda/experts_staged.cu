@@ -172,7 +172,8 @@ __global__ void __launch_bounds__(kStagedThreads, 1)
 class Launcher {
  public:
   Launcher(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream)
-      : shared_{args.shared_w1, args.shared_w2, args.shared_w3},
+      : args_(args),
+        shared_{args.shared_w1, args.shared_w2, args.shared_w3},
         limit_(args.swiglu_limit),
         routed_(routed),
         plan_(plan),
@@ -185,9 +186,17 @@ class Launcher {
     const TileRange shared{0, shared_tiles};
     const TileRange routed{shared_tiles, static_cast<int>(plan_.tile_count) - shared_tiles};
     if (!plan_.shared_apart) hidden<WeightFormat::kFp8>(shared);
-    hidden<kRouted>(routed);
+    if (plan_.widened_routed) {
+      multiply_hidden_widened_fp4(args_, routed_, plan_, stream_);
+    } else {
+      hidden<kRouted>(routed);
+    }
     if (!plan_.shared_apart) output<WeightFormat::kFp8>(shared);
-    output<kRouted>(routed);
+    if (plan_.widened_routed) {
+      multiply_output_widened_fp4(args_, routed_, plan_, stream_);
+    } else {
+      output<kRouted>(routed);
+    }
   }
 
  private:
@@ -214,6 +223,7 @@ class Launcher {
         blocks(shared_.w2.out, kStagedRows, tiles.count), kStagedThreads, layout.bytes, routed_, shared_, plan_, layout, tiles);
   }
 
+  const ExpertsArgs& args_;
   SharedExpert shared_;
   float limit_;
   const ExpertWeights* routed_;

@@ -117,6 +117,9 @@ class EmulatedProducts final : public WrappedBackend {
     plan.shared_first = plan.staged || plan.streamed;
     plan.arranged = arranged_;
     plan.shared_apart = shared_apart_;
+    plan.widened_routed = widened_routed_ && cuda::takes_widened_routed(args, plan);
+    if (plan.widened_routed) plan.tile_inputs = cuda::widened_routed_inputs(plan.tile_inputs);
+    widened_calls_ += plan.widened_routed ? 1 : 0;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
     Room<cuda::ExpertPlan::Tile> tiles(plan.tile_count);
@@ -148,7 +151,10 @@ class EmulatedProducts final : public WrappedBackend {
   }
 
   int staged_calls() const { return staged_calls_; }
-  bool fits() const { return fits_; }                                ///< the last call had widened products
+  bool fits() const { return fits_; }  ///< the last call had widened products
+  /// Routed experts' weights are widened into shared memory, where they can be.
+  void widen_routed() { widened_routed_ = true; }
+  int widened_calls() const { return widened_calls_; }
   void set_widened_inputs(int inputs) { widened_inputs_ = inputs; }  ///< of a tile
 
  private:
@@ -195,6 +201,8 @@ class EmulatedProducts final : public WrappedBackend {
   cuda::LaunchStream stream_;
   int staged_calls_ = 0;
   int widened_inputs_ = 96;
+  bool widened_routed_ = false;
+  int widened_calls_ = 0;
   bool fits_ = false;
   std::vector<std::unique_ptr<Guarded>> guarded_;
 };
@@ -303,6 +311,35 @@ TEST(StagedExperts, AreCloseToTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
                          [](const auto& param) { return std::string(param.param.name); });
+
+// Routed experts whose weights are widened into shared memory: tiles of every size, some cut in two, several segments, one that
+// ends early.
+TEST(WidenedExperts, HaveTheBitsOfTheOthers) {
+  for (const ExpertShape& shape :
+       {ExpertShape{"tiles_32", 256, 640, 4, 2, 50, 64}, ExpertShape{"tiles_48", 128, 128, 3, 2, 60, 64},
+        ExpertShape{"tiles_64", 640, 256, 3, 2, 90, 64}, ExpertShape{"tiles_96", 128, 1152, 3, 2, 120, 96},
+        ExpertShape{"tiles_160", 256, 128, 4, 2, 230, 96}, ExpertShape{"halved", 384, 128, 3, 1, 250, 96},
+        ExpertShape{"large_scales", 256, 256, 3, 2, 40, 64, 140}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = expert_case(shape).make();
+    EmulatedProducts plain(0, false);
+    const Outputs want = run(plain, 0, shape.rows);
+    for (const bool arranged : {false, true}) {
+      EmulatedProducts widened(shape.tile_inputs, arranged);
+      widened.widen_routed();
+      ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), want, 0, shape.rows));
+      EXPECT_EQ(widened.widened_calls(), 1);
+    }
+  }
+}
+TEST(WidenedExperts, LeaveNarrowOnesToTheOthers) {
+  const ExpertShape shape{"narrow", 256, 288, 3, 2, 40, 64};
+  const RunRows run = expert_case(shape).make();
+  EmulatedProducts plain(0, false), widened(shape.tile_inputs, true);
+  widened.widen_routed();
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+  EXPECT_EQ(widened.widened_calls(), 0);
+}
 
 // The shared expert by widened products, every size of tile of either of them; columns that end in the middle of a segment.
 TEST(WidenedSharedExperts, HaveTheBitsOfTheOthers) {
