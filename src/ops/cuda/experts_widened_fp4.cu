@@ -5,6 +5,7 @@
 // filled across the end of an item.
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/cuda/expert_math.cuh"
 #include "ops/cuda/experts.h"
@@ -22,8 +23,12 @@ constexpr int kPanel = kWidenedRows / 2;  // rows of either matrix of the first 
 constexpr int kChunk = 128;               // columns that a thread widens of a row at a time, with three others; two stages
 constexpr int kWideners = 2 * kWarpgroup;
 constexpr int kThreads = kWidenedGroups * kWarpgroup + kWideners;
-constexpr int kMultiplyRegisters = 184;
-constexpr int kWidenRegisters = 72;
+
+// Registers of a thread that multiplies and of one that widens, for tiles of up to `most` inputs: together those that the block
+// begins with. Tiles with few inputs wait for memory: what they leave holds chunks on their way.
+DI_HOST_DEVICE constexpr int multiply_registers(int most) { return most <= 64 ? 120 : 184; }
+DI_HOST_DEVICE constexpr int widen_registers(int most) { return 256 - multiply_registers(most); }
+DI_HOST_DEVICE constexpr int chunks_ahead(int most) { return most <= 64 ? 6 : 3; }
 
 struct Args {
   SharedExpert shared;  // whose sizes are those of the others
@@ -210,7 +215,7 @@ __device__ inline void widen_all(const Shared<kMost>& s, const OwnWork& work) {
   Item item = work.find(number);
   if (item.count == 0) return;
   Ahead<OwnWork> weights(work, thread);
-  Codes ahead[3];
+  Codes ahead[chunks_ahead(kMost)];
 #pragma unroll
   for (Codes& codes : ahead) weights.load(codes);
   Place at{0, 1};  // nobody has to leave the stages of the first turn
@@ -237,7 +242,8 @@ __device__ inline void widen_all(const Shared<kMost>& s, const OwnWork& work) {
     item = work.find(number);
     return item.count > 0;
   };
-  while (widen(ahead[0]) && widen(ahead[1]) && widen(ahead[2])) {
+  const auto turn = [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) { return (widen(ahead[kNumbers]) && ...); };
+  while (turn(std::make_integer_sequence<int, chunks_ahead(kMost)>())) {
   }
 }
 
@@ -347,10 +353,18 @@ __device__ inline void run(const OwnWork& work) {
   }
   __syncthreads();
   if (static_cast<int>(threadIdx.x) >= kWidenedGroups * kWarpgroup) {
-    give_registers<kWidenRegisters>();
+    if constexpr (widen_registers(kMost) > 128) {
+      take_registers<widen_registers(kMost)>();
+    } else {
+      give_registers<widen_registers(kMost)>();
+    }
     widen_all<kFormat>(s, work);
   } else {
-    take_registers<kMultiplyRegisters>();
+    if constexpr (multiply_registers(kMost) > 128) {
+      take_registers<multiply_registers(kMost)>();
+    } else {
+      give_registers<multiply_registers(kMost)>();
+    }
     multiply_all(s, work);
   }
 }
