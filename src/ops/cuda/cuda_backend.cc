@@ -84,7 +84,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
              (features_.staged
                   ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
-                    "expert, up to 128 of the shared one; "
+                    "expert, up to 128 of the shared one, or widened in shared memory, up to 160, from 110 rows on average; "
                     "few experts: mma bf16"
                   : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
                     "15")},
@@ -378,8 +378,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
     plan.arranged = features_.arranged;
     plan.shared_apart = features_.widened && cuda::widened_shared(args, rows, plan).pays;
-    plan.widened_routed = features_.widened_experts && cuda::takes_widened_routed(args, plan);
-    if (plan.widened_routed) plan.tile_inputs = cuda::widened_routed_inputs(plan.tile_inputs);
+    plan.widened_routed =
+        features_.widened_experts && cuda::pays_widened_routed(shape, rows) && cuda::takes_widened_routed(args, plan);
+    if (plan.widened_routed) plan.tile_inputs = cuda::kMostWidenedRouted;
     if (plan.shared_apart) plan.widened = widened_.get<bf16>(cuda::widened_shared_weights(args));
     const cuda::ExpertSizes room =
         recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;

@@ -52,8 +52,8 @@ int64_t widened_shared_weights(const ExpertsArgs& args);
 void multiply_shared_widened(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream);
 /// Whether the routed experts of a plan can be `widened_routed` (experts_widened_fp4.cu).
 bool takes_widened_routed(const ExpertsArgs& args, const ExpertPlan& plan);
-/// Pairs of their tiles at most, of a plan whose tiles would have `tile_inputs`: no more tiles than that has.
-inline int widened_routed_inputs(int tile_inputs) { return tile_inputs <= 64 ? 64 : 160; }
+/// Pairs of their tiles at most.
+inline constexpr int kMostWidenedRouted = 160;
 void multiply_hidden_widened_fp4(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
                                  LaunchStream& stream);
 void multiply_output_widened_fp4(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,

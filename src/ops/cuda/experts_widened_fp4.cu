@@ -5,7 +5,6 @@
 // filled across the end of an item.
 
 #include <algorithm>
-#include <utility>
 
 #include "ops/cuda/expert_math.cuh"
 #include "ops/cuda/experts.h"
@@ -24,11 +23,8 @@ constexpr int kChunk = 128;               // columns that a thread widens of a r
 constexpr int kWideners = 2 * kWarpgroup;
 constexpr int kThreads = kWidenedGroups * kWarpgroup + kWideners;
 
-// Registers of a thread that multiplies and of one that widens, for tiles of up to `most` inputs: together those that the block
-// begins with. Tiles with few inputs wait for memory: what they leave holds chunks on their way.
-DI_HOST_DEVICE constexpr int multiply_registers(int most) { return most <= 64 ? 120 : 184; }
-DI_HOST_DEVICE constexpr int widen_registers(int most) { return 256 - multiply_registers(most); }
-DI_HOST_DEVICE constexpr int chunks_ahead(int most) { return most <= 64 ? 6 : 3; }
+constexpr int kMultiplyRegisters = 184;
+constexpr int kWidenRegisters = 72;  // together those that the block begins with
 
 struct Args {
   SharedExpert shared;  // whose sizes are those of the others
@@ -207,15 +203,15 @@ __device__ inline void store_codes(uint32_t to, int thread, const Codes& codes, 
 }
 
 // The warpgroups that widen.
-template <WeightFormat kFormat, int kMost, typename OwnWork>
-__device__ inline void widen_all(const Shared<kMost>& s, const OwnWork& work) {
+template <WeightFormat kFormat, typename OwnWork>
+__device__ inline void widen_all(const Shared<kMostWidenedRouted>& s, const OwnWork& work) {
   const int thread = static_cast<int>(threadIdx.x) - kWidenedGroups * kWarpgroup;
   const int chunks = work.columns() / kChunk;
   int number = static_cast<int>(blockIdx.x);
   Item item = work.find(number);
   if (item.count == 0) return;
   Ahead<OwnWork> weights(work, thread);
-  Codes ahead[chunks_ahead(kMost)];
+  Codes ahead[3];
 #pragma unroll
   for (Codes& codes : ahead) weights.load(codes);
   Place at{0, 1};  // nobody has to leave the stages of the first turn
@@ -233,7 +229,7 @@ __device__ inline void widen_all(const Shared<kMost>& s, const OwnWork& work) {
       store_codes<kFormat>(s.weights(at.stage), thread, now, half);
       __syncwarp();
       if (thread % kWarp == 0) barrier_arrive(s.full(at.stage));
-      at.next(Shared<kMost>::kLayout.stages);
+      at.next(Shared<kMostWidenedRouted>::kLayout.stages);
     }
     weights.load(now);
     if (++chunk < chunks) return true;
@@ -242,14 +238,13 @@ __device__ inline void widen_all(const Shared<kMost>& s, const OwnWork& work) {
     item = work.find(number);
     return item.count > 0;
   };
-  const auto turn = [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) { return (widen(ahead[kNumbers]) && ...); };
-  while (turn(std::make_integer_sequence<int, chunks_ahead(kMost)>())) {
+  while (widen(ahead[0]) && widen(ahead[1]) && widen(ahead[2])) {
   }
 }
 
 // One item of one of the warpgroups that multiply.
-template <int kInputs, int kMost, typename OwnWork>
-__device__ inline void multiply_tile(const Shared<kMost>& s, const OwnWork& work, Place& at) {
+template <int kInputs, typename OwnWork>
+__device__ inline void multiply_tile(const Shared<kMostWidenedRouted>& s, const OwnWork& work, Place& at) {
   const int thread = thread_read_anew();  // there are several of these functions, and registers for one
   const int lane = thread % kWarp;
   const int group = thread / kWarpgroup;
@@ -286,7 +281,7 @@ __device__ inline void multiply_tile(const Shared<kMost>& s, const OwnWork& work
       wait_products<1>();
       if (held >= 0) release(held);
       held = at.stage;
-      at.next(Shared<kMost>::kLayout.stages);
+      at.next(Shared<kMostWidenedRouted>::kLayout.stages);
     }
     wait_products<0>();
     release(held);
@@ -309,22 +304,14 @@ __device__ inline void multiply_tile(const Shared<kMost>& s, const OwnWork& work
   }
 }
 
-template <int kMost, typename OwnWork>
-__device__ inline void multiply_all(const Shared<kMost>& s, const OwnWork& work) {
+template <typename OwnWork>
+__device__ inline void multiply_all(const Shared<kMostWidenedRouted>& s, const OwnWork& work) {
   Place at;
 #pragma unroll 1
   for (int number = static_cast<int>(blockIdx.x);; number += static_cast<int>(gridDim.x)) {
     const int count = work.find(number).count;
     if (count == 0) return;
-    if constexpr (kMost <= 64) {
-      if (count <= 32) {
-        multiply_tile<32>(s, work, at);
-      } else if (count <= 48) {
-        multiply_tile<48>(s, work, at);
-      } else {
-        multiply_tile<64>(s, work, at);
-      }
-    } else if (count <= 64) {
+    if (count <= 64) {
       multiply_tile<64>(s, work, at);
     } else if (count <= 96) {
       multiply_tile<96>(s, work, at);
@@ -340,12 +327,12 @@ __device__ inline void multiply_all(const Shared<kMost>& s, const OwnWork& work)
   }
 }
 
-template <WeightFormat kFormat, int kMost, typename OwnWork>
+template <WeightFormat kFormat, typename OwnWork>
 __device__ inline void run(const OwnWork& work) {
-  const Shared<kMost> s{shared_address(dynamic_shared<uint8_t>())};
+  const Shared<kMostWidenedRouted> s{shared_address(dynamic_shared<uint8_t>())};
   if (threadIdx.x == 0) {
     if (s.memory % kEightRows != 0) __trap();
-    for (int i = 0; i < Shared<kMost>::kLayout.stages; ++i) {
+    for (int i = 0; i < Shared<kMostWidenedRouted>::kLayout.stages; ++i) {
       barrier_init(s.full(i), kWideners / kWarp + 1);
       barrier_init(s.empty(i), kWidenedGroups * widened::kWarps);
     }
@@ -353,32 +340,24 @@ __device__ inline void run(const OwnWork& work) {
   }
   __syncthreads();
   if (static_cast<int>(threadIdx.x) >= kWidenedGroups * kWarpgroup) {
-    if constexpr (widen_registers(kMost) > 128) {
-      take_registers<widen_registers(kMost)>();
-    } else {
-      give_registers<widen_registers(kMost)>();
-    }
+    give_registers<kWidenRegisters>();
     widen_all<kFormat>(s, work);
   } else {
-    if constexpr (multiply_registers(kMost) > 128) {
-      take_registers<multiply_registers(kMost)>();
-    } else {
-      give_registers<multiply_registers(kMost)>();
-    }
+    take_registers<kMultiplyRegisters>();
     multiply_all(s, work);
   }
 }
 
 // Grid: as many blocks as run at a time; each takes every so many-th item.
-template <WeightFormat kFormat, int kMost>
+template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1) hidden_widened_fp4_kernel(const __grid_constant__ Args args) {
   take_turn();
-  run<kFormat, kMost>(HiddenWork{{args}});
+  run<kFormat>(HiddenWork{{args}});
 }
-template <WeightFormat kFormat, int kMost>
+template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1) output_widened_fp4_kernel(const __grid_constant__ Args args) {
   take_turn();
-  run<kFormat, kMost>(OutputWork{{args}});
+  run<kFormat>(OutputWork{{args}});
 }
 
 constexpr int kPackStages = 8;
@@ -407,13 +386,13 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ Args 
   }
 }
 
-template <WeightFormat kFormat, int kMost>
+template <WeightFormat kFormat>
 void launch_hidden(const Args& args, unsigned blocks, LaunchStream& stream) {
-  stream.launch(hidden_widened_fp4_kernel<kFormat, kMost>, blocks, kThreads, widened_layout(kMost).bytes, args);
+  stream.launch(hidden_widened_fp4_kernel<kFormat>, blocks, kThreads, widened_layout(kMostWidenedRouted).bytes, args);
 }
-template <WeightFormat kFormat, int kMost>
+template <WeightFormat kFormat>
 void launch_output(const Args& args, unsigned blocks, LaunchStream& stream) {
-  stream.launch(output_widened_fp4_kernel<kFormat, kMost>, blocks, kThreads, widened_layout(kMost).bytes, args);
+  stream.launch(output_widened_fp4_kernel<kFormat>, blocks, kThreads, widened_layout(kMostWidenedRouted).bytes, args);
 }
 
 Args arguments(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan) {
@@ -450,26 +429,20 @@ void multiply_hidden_widened_fp4(const ExpertsArgs& args, const ExpertWeights* r
                 dim3(static_cast<unsigned>(plan.tile_count - plan.shared_tiles), (stages + kPackStages - 1) / kPackStages), 256,
                 0, own);
   own.panels = static_cast<int>(args.shared_w1.out / kPanel);
-  const bool small = plan.tile_inputs <= 64;
   if (plan.arranged) {
-    small ? launch_hidden<WeightFormat::kFp4Arranged, 64>(own, blocks(own), stream)
-          : launch_hidden<WeightFormat::kFp4Arranged, 160>(own, blocks(own), stream);
+    launch_hidden<WeightFormat::kFp4Arranged>(own, blocks(own), stream);
   } else {
-    small ? launch_hidden<WeightFormat::kFp4, 64>(own, blocks(own), stream)
-          : launch_hidden<WeightFormat::kFp4, 160>(own, blocks(own), stream);
+    launch_hidden<WeightFormat::kFp4>(own, blocks(own), stream);
   }
 }
 void multiply_output_widened_fp4(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
                                  LaunchStream& stream) {
   Args own = arguments(args, routed, plan);
   own.panels = static_cast<int>(args.shared_w2.out / kWidenedRows);
-  const bool small = plan.tile_inputs <= 64;
   if (plan.arranged) {
-    small ? launch_output<WeightFormat::kFp4Arranged, 64>(own, blocks(own), stream)
-          : launch_output<WeightFormat::kFp4Arranged, 160>(own, blocks(own), stream);
+    launch_output<WeightFormat::kFp4Arranged>(own, blocks(own), stream);
   } else {
-    small ? launch_output<WeightFormat::kFp4, 64>(own, blocks(own), stream)
-          : launch_output<WeightFormat::kFp4, 160>(own, blocks(own), stream);
+    launch_output<WeightFormat::kFp4>(own, blocks(own), stream);
   }
 }
 

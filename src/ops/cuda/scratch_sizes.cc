@@ -28,6 +28,11 @@ int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   return share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
 }
 
+bool pays_widened_routed(const ExpertShape& shape, int64_t rows) {
+  constexpr int64_t kLeastShare = 110;
+  return rows * shape.topk >= kLeastShare * shape.experts;
+}
+
 namespace {
 ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, int shared_inputs, bool staged) {
   ExpertSizes s;

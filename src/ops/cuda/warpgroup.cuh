@@ -70,6 +70,8 @@ __device__ inline uint64_t swizzled_rows(uint32_t address) { return swizzled_mat
 /// or, if kAcross, 16 rows that hold one column of 64 inputs each, block after block of 64.
 template <int kInputs, bool kAcross = false>
 __device__ inline void multiply_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
+  static_assert(kInputs == 16 || kInputs == 32 || kInputs == 64 || kInputs == 80 || kInputs == 96 || kInputs == 112 ||
+                kInputs == 128);
 #define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
   if constexpr (kInputs == 16) {
     asm volatile(

@@ -47,25 +47,8 @@ __device__ inline void round_to_e4m3(float& low, float& high) {
 /// c (+)= rows x inputs, of 16 columns: `rows` describes 64 rows, `inputs` kInputs of them (swizzled_rows).
 template <int kInputs>
 __device__ inline void multiply_shared(float (&c)[kInputs / 8][4], uint64_t rows, uint64_t inputs, bool add) {
+  static_assert(kInputs == 64 || kInputs == 96 || kInputs == 128 || kInputs == 160 || kInputs == 192);
 #define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
-  if constexpr (kInputs == 32) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, p, 1, 1, 0, 0;\n}"
-        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3)
-        : "l"(rows), "l"(inputs), "r"(static_cast<int>(add)));
-  }
-  if constexpr (kInputs == 48) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %26, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, "
-        "%24, %25, p, 1, 1, 0, 0;\n}"
-        : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3), DI_SUMS(4), DI_SUMS(5)
-        : "l"(rows), "l"(inputs), "r"(static_cast<int>(add)));
-  }
   if constexpr (kInputs == 64) {
     asm volatile(
         "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"

@@ -35,6 +35,12 @@ TEST(ScratchSizes, TilesHoldEveryPair) {
 }
 
 // The same of the kernels that have tiles of any size up to a few: they are for steps that fill the device.
+TEST(ScratchSizes, WidenedExpertsNeedManyPairsEach) {
+  const ExpertShape release{384, 6, 5120, 2304};
+  EXPECT_FALSE(pays_widened_routed(release, 4096));
+  EXPECT_TRUE(pays_widened_routed(release, 8192));
+}
+
 TEST(ScratchSizes, StagedTilesHoldEveryPair) {
   bool some = false;
   bool none = false;
