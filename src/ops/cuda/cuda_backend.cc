@@ -83,9 +83,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
              (features_.staged
-                  ? "sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
-                    "expert, up to 128 of the shared one, or widened in shared memory, up to 160, from 110 rows on average; "
-                    "few experts: mma bf16"
+                  ? std::string("sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
+                                "expert, up to 128 of the shared one; ") +
+                        (features_.widened_experts ? "from 110 rows of an expert on average widened there, tiles of up to 160; "
+                                                   : "") +
+                        "few experts: mma bf16"
                   : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
                     "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +

@@ -14,7 +14,6 @@
 namespace deepinfer::cuda {
 namespace {
 
-using widened::Place;
 using widened::Shared;
 
 constexpr int kMultiprocessors = 132;
@@ -214,7 +213,7 @@ __device__ inline void widen_all(const Shared<kMostWidenedRouted>& s, const OwnW
   Codes ahead[3];
 #pragma unroll
   for (Codes& codes : ahead) weights.load(codes);
-  Place at{0, 1};  // nobody has to leave the stages of the first turn
+  RingPlace at{0, 1};  // nobody has to leave the stages of the first turn
   int chunk = 0;
   // Whether there is another chunk. In registers only if every chunk has a name of its own: no loop over them.
   const auto widen = [&](Codes& now) {
@@ -244,7 +243,7 @@ __device__ inline void widen_all(const Shared<kMostWidenedRouted>& s, const OwnW
 
 // One item of one of the warpgroups that multiply.
 template <int kInputs, typename OwnWork>
-__device__ inline void multiply_tile(const Shared<kMostWidenedRouted>& s, const OwnWork& work, Place& at) {
+__device__ inline void multiply_tile(const Shared<kMostWidenedRouted>& s, const OwnWork& work, RingPlace& at) {
   const int thread = thread_read_anew();  // there are several of these functions, and registers for one
   const int lane = thread % kWarp;
   const int group = thread / kWarpgroup;
@@ -306,7 +305,7 @@ __device__ inline void multiply_tile(const Shared<kMostWidenedRouted>& s, const 
 
 template <typename OwnWork>
 __device__ inline void multiply_all(const Shared<kMostWidenedRouted>& s, const OwnWork& work) {
-  Place at;
+  RingPlace at;
 #pragma unroll 1
   for (int number = static_cast<int>(blockIdx.x);; number += static_cast<int>(gridDim.x)) {
     const int count = work.find(number).count;

@@ -39,15 +39,8 @@ __global__ void __launch_bounds__(256) order_widened_kernel(const bf16* x, int64
       float amax = widen_eight(v[i], f);
       amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
       amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
-      const uint32_t bits = fp8_scale_bits(amax);
-      const float scale = e8m0_value(bits);
-      const float inverse = e8m0_value(bits == 0xff ? bits : 254 - bits);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        float low = f[k] * inverse, high = f[k + 4] * inverse;
-        round_to_e4m3(low, high);
-        words[k] = narrow_two(low * scale, high * scale);
-      }
+      const uint4 rounded = round_eight(f, e8m0_value(fp8_scale_bits(amax)));
+      words[0] = rounded.x, words[1] = rounded.y, words[2] = rounded.z, words[3] = rounded.w;
     }
     uint32_t piece;
     const uint4 out = ordered_piece(static_cast<uint32_t>(column), words, &piece);

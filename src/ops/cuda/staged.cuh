@@ -63,17 +63,6 @@ struct Staged {
   __device__ uint64_t* inputs_empty(int stage) const { return barrier(3, stage); }
 };
 
-/// A place in a ring, and the parity of the phase that is waited for there.
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 namespace staged {
 inline constexpr int kGroup = 1;  ///< named barrier of the first warpgroup; the others' are behind it
 

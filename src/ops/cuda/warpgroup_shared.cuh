@@ -24,26 +24,10 @@ __device__ inline void copy_bulk_out(void* to, uint32_t shared, uint32_t bytes) 
                : "memory");
 }
 __device__ inline void wait_copied_out() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-/// Bytes of two words, as __byte_perm picks them, or where the fourth bit of a choice is set a byte's sign, eight times (which
-/// __byte_perm does not know).
-template <uint32_t kChoice>
-__device__ inline uint32_t pick_signed_bytes(uint32_t low, uint32_t high) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "n"(kChoice));
-  return r;
-}
 /// Eight bytes to shared memory.
 __device__ inline void store_shared_pair(uint32_t address, uint32_t first, uint32_t second) {
   asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
 }
-/// Both rounded to the nearest E4M3, saturating.
-__device__ inline void round_to_e4m3(float& low, float& high) {
-  asm("{\n.reg .b16 eights, a, b;\n.reg .b32 halves;\n"
-      "cvt.rn.satfinite.e4m3x2.f32 eights, %1, %0;\ncvt.rn.f16x2.e4m3x2 halves, eights;\nmov.b32 {a, b}, halves;\n"
-      "cvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
-      : "+f"(low), "+f"(high));
-}
-
 /// c (+)= rows x inputs, of 16 columns: `rows` describes 64 rows, `inputs` kInputs of them (swizzled_rows).
 template <int kInputs>
 __device__ inline void multiply_shared(float (&c)[kInputs / 8][4], uint64_t rows, uint64_t inputs, bool add) {

@@ -12,6 +12,17 @@
 
 namespace deepinfer::cuda {
 
+/// A place in a ring of stages, and the parity of the phase that is waited for there.
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  DI_HOST_DEVICE void next(int stages) {
+    if (++stage < stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
 /// Matrices lie in blocks of rows of 128 bytes. Of eight rows, row r has its 16-byte pieces exchanged: piece p lies where p ^ r
 /// would (the 128-byte swizzle of the PTX manual, "Asynchronous Warpgroup Level Matrix Shared Memory Layout"). Blocks begin at
 /// multiples of 1024 bytes.

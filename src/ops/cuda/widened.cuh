@@ -79,17 +79,6 @@ struct Shared {
   }
 };
 
-/// A place in the ring, and the parity of the phase that is waited for there.
-struct Place {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next(int stages) {
-    if (++stage < stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
 /// What a thread widens of 64 columns: 16 columns of each of four rows, 8 apart.
 template <int kMatrices>
 struct Chunk {
@@ -102,23 +91,6 @@ struct Chunk {
 __device__ inline int first_of_rows(int thread) {
   const int lane = thread % kWarp;
   return thread / kWarp * kWarp + lane / 4 % 4 * 2 + lane / 16;
-}
-
-/// E4M3 bytes where bf16 has them (fragments.cuh): of the eight columns `pair` of a row the four of product `half`. A byte and
-/// its sign, eight times, side by side: the shift puts the sign and what comes behind it in place.
-template <bool kInterleaved>
-__device__ inline void spread_half(const uint4& row, int pair, int half, uint32_t (&r)[2]) {
-  const uint32_t words[4] = {row.x, row.y, row.z, row.w};
-  const uint32_t low = words[2 * pair], high = words[2 * pair + 1];
-  if constexpr (kInterleaved) {
-    r[0] = half == 0 ? pick_signed_bytes<0xc480>(low, high) : pick_signed_bytes<0xe6a2>(low, high);
-    r[1] = half == 0 ? pick_signed_bytes<0xd591>(low, high) : pick_signed_bytes<0xf7b3>(low, high);
-  } else {
-    r[0] = pick_signed_bytes<0x9180>(half == 0 ? low : high, 0);
-    r[1] = pick_signed_bytes<0xb3a2>(half == 0 ? low : high, 0);
-  }
-#pragma unroll
-  for (uint32_t& v : r) v = v << 4 & 0x87f087f0u;
 }
 
 /// Where a thread's weights lie.
@@ -183,9 +155,7 @@ __device__ inline void store_widened(uint32_t stage, int thread, const Chunk<kMa
 #pragma unroll
     for (int product = 0; product < 4; ++product) {
       uint32_t r[2];
-      spread_half<kInterleaved>(chunk.row[i], product / 2, product % 2, r);
-#pragma unroll
-      for (uint32_t& v : r) v = multiply_bf16x2(v, scale[i % kMatrices]);
+      widen_half<WeightFormat::kFp8, kInterleaved>(chunk.row[i], product / 2, product % 2, scale[i % kMatrices], r);
       if (large) {
 #pragma unroll
         for (uint32_t& v : r) v = multiply_bf16x2(v, excess_pair(chunk.scale[i % kMatrices], kFp8Bias));
@@ -198,7 +168,7 @@ __device__ inline void store_widened(uint32_t stage, int thread, const Chunk<kMa
 /// The thread that copies.
 template <int kInputs, typename Work>
 __device__ inline void copy_items(const Shared<kInputs>& s, const Work& work) {
-  Place at{0, 1};  // nobody has to leave the stages of the first turn
+  RingPlace at{0, 1};  // nobody has to leave the stages of the first turn
   for (int number = static_cast<int>(blockIdx.x); number < work.items(); number += static_cast<int>(gridDim.x)) {
     const typename Work::Item item = work.find(number);
     const auto bytes = static_cast<uint32_t>(item.count) * kSwizzledRow;
@@ -222,7 +192,7 @@ __device__ inline void multiply_items(const Shared<kInputs>& s, const Work& work
   const auto release = [&](int stage) {
     if (lane == 0) barrier_arrive(s.empty(stage));
   };
-  Place at;
+  RingPlace at;
   for (int number = static_cast<int>(blockIdx.x); number < work.items(); number += static_cast<int>(gridDim.x)) {
     float c[kInputs / 8][4], total[kInputs / 8][4];
 #pragma unroll

@@ -21,24 +21,11 @@ inline void copy_bulk_out(void* to, uint32_t shared, uint32_t bytes) {
   std::memcpy(to, emulated::shared_at(shared, bytes), bytes);
 }
 inline void wait_copied_out() {}
-template <uint32_t kChoice>
-uint32_t pick_signed_bytes(uint32_t low, uint32_t high) {
-  uint32_t r = __byte_perm(low, high, kChoice);
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t byte = r >> 8 * i & 255;
-    if ((kChoice >> 4 * i & 8) != 0) r ^= (byte ^ (byte >> 7) * 255) << 8 * i;
-  }
-  return r;
-}
 inline void store_shared_pair(uint32_t address, uint32_t first, uint32_t second) {
   if (address % 8 != 0) std::abort();
   const uint32_t words[2] = {first, second};
   std::memcpy(const_cast<uint8_t*>(emulated::shared_at(address, 8)), words, 8);
 }
-inline void round_to_e4m3(float& low, float& high) {
-  for (float* v : {&low, &high}) *v = e4m3_value(e4m3_bits(*v));
-}
-
 template <int kInputs>
 void multiply_shared(float (&c)[kInputs / 8][4], uint64_t rows, uint64_t inputs, bool add) {
   emulated::issue({.sums = &c[0][0], .descriptor = inputs, .add = add, .n = kInputs, .rows = rows});
