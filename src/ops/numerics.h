@@ -13,8 +13,8 @@ namespace deepinfer {
 //
 // What needs no number as it is part of the name anyway: the kernel sets that the processor gets, compiler and C library (which
 // has the exp and log1p of single values; src/base/build_info.h).
-inline constexpr int kReferenceNumerics = 1;
-inline constexpr int kCpuNumerics = 1;
-inline constexpr int kCudaNumerics = 1;
+inline constexpr int kReferenceNumerics = 2;
+inline constexpr int kCpuNumerics = 2;
+inline constexpr int kCudaNumerics = 2;
 
 }  // namespace deepinfer

@@ -182,15 +182,22 @@ void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const 
   }
 }
 
-// Sum over pairs of entries of probability times value, kHeads heads and kVectors vectors of 16 columns.
+// Sum over pairs of entries of probability times value, kHeads heads and kVectors vectors of 16 columns. `factors` [tiles]
+// [kHeadLanes]: of the sums before a tile.
 template <int kHeads, int kVectors>
 inline void weigh_values(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim,
-                         const float* totals, bf16* out) {
+                         const float* factors, const float* totals, bf16* out) {
   F acc[kHeads][kVectors];
   for (auto& head : acc) {
     for (F& v : head) v = _mm512_setzero_ps();
   }
   for (int64_t j = 0; j < pairs; ++j) {
+    if (j > 0 && j % (kAttentionTile / 2) == 0) {
+      for (int h = 0; h < kHeads; ++h) {
+        const F factor = _mm512_set1_ps(factors[j / (kAttentionTile / 2) * kHeadLanes + h]);
+        for (int c = 0; c < kVectors; ++c) acc[h][c] = _mm512_mul_ps(acc[h][c], factor);
+      }
+    }
     I v[kVectors];
 #pragma GCC unroll 4
     for (int c = 0; c < kVectors; ++c) v[c] = load(values + j * dim * 4 + c * 64);
@@ -213,41 +220,52 @@ inline void weigh_values(const float* probabilities, int64_t padded, int64_t pai
 
 template <int kHeads>
 inline void weigh_columns(const float* probabilities, int64_t padded, int64_t pairs, const char* values, int64_t dim,
-                          const float* totals, bf16* out) {
+                          const float* factors, const float* totals, bf16* out) {
   int64_t d = 0;
-  for (; d + 64 <= dim; d += 64) weigh_values<kHeads, 4>(probabilities, padded, pairs, values + d * 4, dim, totals, out + d);
-  for (; d < dim; d += 32) weigh_values<kHeads, 2>(probabilities, padded, pairs, values + d * 4, dim, totals, out + d);
+  for (; d + 64 <= dim; d += 64)
+    weigh_values<kHeads, 4>(probabilities, padded, pairs, values + d * 4, dim, factors, totals, out + d);
+  for (; d < dim; d += 32) weigh_values<kHeads, 2>(probabilities, padded, pairs, values + d * 4, dim, factors, totals, out + d);
 }
 
 void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim, int64_t count, const float* sinks, char* keys,
                 float* scores, bf16* out) {
   const int64_t padded = padded_heads(heads);
   const int64_t pairs = (count + 1) / 2;
+  Scratch<16 * kHeadLanes * 4> scratch((count + kAttentionTile - 1) / kAttentionTile * kHeadLanes * 4);
+  auto* factors = reinterpret_cast<float*>(scratch.get());
   for (int64_t h0 = head_begin; h0 < head_end; h0 += kHeadLanes) {
     const int64_t lanes = least(kHeadLanes, heads - h0);
     float* column = scores + h0;
     F top = _mm512_set1_ps(-1e30f);
-    for (int64_t i = 0; i < count; ++i) top = _mm512_max_ps(top, _mm512_loadu_ps(column + i * padded));
     F total = _mm512_setzero_ps();
-    for (int64_t i = 0; i < count; i += 2) {
-      const F a = exp16(_mm512_sub_ps(_mm512_loadu_ps(column + i * padded), top));
-      F b = _mm512_setzero_ps();
-      total = _mm512_add_ps(total, a);
-      if (i + 1 < count) {
-        b = exp16(_mm512_sub_ps(_mm512_loadu_ps(column + (i + 1) * padded), top));
-        total = _mm512_add_ps(total, b);
+    for (int64_t first = 0; first < count; first += kAttentionTile) {
+      const int64_t last = least(count, first + kAttentionTile);
+      const F before = top;
+      for (int64_t i = first; i < last; ++i) top = _mm512_max_ps(top, _mm512_loadu_ps(column + i * padded));
+      const F factor = exp16(_mm512_sub_ps(before, top));
+      _mm512_storeu_ps(factors + first / kAttentionTile * kHeadLanes, factor);
+      total = _mm512_mul_ps(total, factor);
+      for (int64_t i = first; i < last; i += 2) {
+        const F a = exp16(_mm512_sub_ps(_mm512_loadu_ps(column + i * padded), top));
+        F b = _mm512_setzero_ps();
+        total = _mm512_add_ps(total, a);
+        if (i + 1 < last) {
+          b = exp16(_mm512_sub_ps(_mm512_loadu_ps(column + (i + 1) * padded), top));
+          total = _mm512_add_ps(total, b);
+        }
+        // Probabilities are rounded to bf16 (spec 3.10); entry i in the low half of each lane, i + 1 in the high half.
+        const I low = _mm512_srli_epi32(_mm512_castps_si512(round_to_bf16(a)), 16);
+        _mm512_storeu_si512(column + i * padded, _mm512_or_si512(low, _mm512_castps_si512(round_to_bf16(b))));
       }
-      // Probabilities are rounded to bf16 (spec 3.10); entry i in the low half of each lane, i + 1 in the high half.
-      const I low = _mm512_srli_epi32(_mm512_castps_si512(round_to_bf16(a)), 16);
-      _mm512_storeu_si512(column + i * padded, _mm512_or_si512(low, _mm512_castps_si512(round_to_bf16(b))));
     }
     const auto mask = static_cast<__mmask16>((1u << lanes) - 1u);
     total = _mm512_add_ps(total, exp16(_mm512_sub_ps(_mm512_maskz_loadu_ps(mask, sinks + h0), top)));
     alignas(64) float totals[kHeadLanes];
     _mm512_store_ps(totals, total);
     int64_t h = 0;
-    for (; h + 4 <= lanes; h += 4) weigh_columns<4>(column + h, padded, pairs, keys, dim, totals + h, out + (h0 + h) * dim);
-    for (; h < lanes; ++h) weigh_columns<1>(column + h, padded, pairs, keys, dim, totals + h, out + (h0 + h) * dim);
+    for (; h + 4 <= lanes; h += 4)
+      weigh_columns<4>(column + h, padded, pairs, keys, dim, factors + h, totals + h, out + (h0 + h) * dim);
+    for (; h < lanes; ++h) weigh_columns<1>(column + h, padded, pairs, keys, dim, factors + h, totals + h, out + (h0 + h) * dim);
   }
 }
 

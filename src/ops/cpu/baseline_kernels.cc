@@ -152,22 +152,33 @@ void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim
                 float* scores, bf16* out) {
   const float* values = reinterpret_cast<const float*>(keys);
   const int64_t padded = padded_heads(heads);
+  TileFactors factors(count);
   for (int64_t h0 = head_begin; h0 < head_end; h0 += kHeadLanes) {
     Float16 sink = splat(0.0f);
     for (int64_t h = h0; h < std::min(h0 + kHeadLanes, heads); ++h) sink[h - h0] = sinks[h];
     Float16 top = splat(-1e30f);
-    for (int64_t i = 0; i < count; ++i) top = max(top, load<Float16>(scores + i * padded + h0));
     Float16 total{};
-    for (int64_t i = 0; i < count; ++i) {
-      const Float16 p = exp(load<Float16>(scores + i * padded + h0) - top);
-      total += p;
-      store(scores + i * padded + h0, round_to_bf16(p));
+    for (int64_t first = 0; first < count; first += kAttentionTile) {
+      const int64_t last = std::min(count, first + kAttentionTile);
+      const Float16 before = top;
+      for (int64_t i = first; i < last; ++i) top = max(top, load<Float16>(scores + i * padded + h0));
+      const Float16 factor = exp(before - top);
+      std::memcpy(factors.of_tile(first / kAttentionTile), &factor, sizeof factor);
+      total *= factor;
+      for (int64_t i = first; i < last; ++i) {
+        const Float16 p = exp(load<Float16>(scores + i * padded + h0) - top);
+        total += p;
+        store(scores + i * padded + h0, round_to_bf16(p));
+      }
     }
     total += exp(sink - top);
     for (int64_t h = h0; h < std::min(h0 + kHeadLanes, heads); ++h) {
       for (int64_t d = 0; d < dim; d += 16) {
         Float16 acc{};
-        for (int64_t i = 0; i < count; ++i) acc += scores[i * padded + h] * load<Float16>(values + i * dim + d);
+        for (int64_t i = 0; i < count; ++i) {
+          if (i > 0 && i % kAttentionTile == 0) acc *= factors.of_tile(i / kAttentionTile)[h - h0];
+          acc += scores[i * padded + h] * load<Float16>(values + i * dim + d);
+        }
         store_bf16(out + h * dim + d, acc / total[h - h0]);
       }
     }

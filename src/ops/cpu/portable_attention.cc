@@ -2,6 +2,8 @@
 // instruction sets. Keys are unpacked to fp32 block by block; for the scores and the softmax heads are lanes, for the values
 // columns are. Every sum runs over columns or list entries in ascending order, whatever is computed beside it.
 
+#include <cstring>
+
 #include "ops/cpu/portable_targets.h"
 
 // Before foreach_target: what follows is compiled several times.
@@ -129,15 +131,22 @@ void ScoreBlock(const AttentionQuery& query, int64_t first, int64_t last, const 
 constexpr int kValueHeads = 4;
 constexpr int kValueVectors = 2;
 
+// `factors` [tiles][kHeadLanes]: of the sums before a tile.
 template <int kHeads>
 HWY_INLINE void weigh_values(const float* probabilities, int64_t padded, int64_t count, const float* values, int64_t dim,
-                             const float* totals, bf16* out) {
+                             const float* factors, const float* totals, bf16* out) {
   for (int64_t d = 0; d < dim; d += kValueVectors * kLanes) {
     F sums[kHeads][kValueVectors];
     for (auto& head : sums) {
       for (F& s : head) s = zero();
     }
     for (int64_t i = 0; i < count; ++i) {
+      if (i > 0 && i % kAttentionTile == 0) {
+        for (int h = 0; h < kHeads; ++h) {
+          const F factor = hn::Set(FloatTag(), factors[i / kAttentionTile * kHeadLanes + h]);
+          for (int c = 0; c < kValueVectors; ++c) sums[h][c] = hn::Mul(sums[h][c], factor);
+        }
+      }
       F v[kValueVectors];
 #pragma GCC unroll 2
       for (int c = 0; c < kValueVectors; ++c) v[c] = load(values + i * dim + d + c * kLanes);
@@ -160,17 +169,25 @@ void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim
                 float* scores, bf16* out) {
   const float* values = reinterpret_cast<const float*>(keys);
   const int64_t padded = padded_heads(heads);
+  TileFactors factors(count);
   for (int64_t h0 = head_begin; h0 < head_end; h0 += kHeadLanes) {
     const int64_t lanes = least(kHeadLanes, heads - h0);
     Float16 sink = splat(0.0f);
     for (int64_t h = 0; h < lanes; ++h) sink[h] = sinks[h0 + h];
     Float16 top = splat(-1e30f);
-    for (int64_t i = 0; i < count; ++i) top = max(top, load<Float16>(scores + i * padded + h0));
     Float16 total{};
-    for (int64_t i = 0; i < count; ++i) {
-      const Float16 p = exp(load<Float16>(scores + i * padded + h0) - top);
-      total += p;
-      store(scores + i * padded + h0, round_to_bf16(p));
+    for (int64_t first = 0; first < count; first += kAttentionTile) {
+      const int64_t last = least(count, first + kAttentionTile);
+      const Float16 before = top;
+      for (int64_t i = first; i < last; ++i) top = max(top, load<Float16>(scores + i * padded + h0));
+      const Float16 factor = exp(before - top);
+      std::memcpy(factors.of_tile(first / kAttentionTile), &factor, sizeof factor);
+      total *= factor;
+      for (int64_t i = first; i < last; ++i) {
+        const Float16 p = exp(load<Float16>(scores + i * padded + h0) - top);
+        total += p;
+        store(scores + i * padded + h0, round_to_bf16(p));
+      }
     }
     total += exp(sink - top);
     alignas(64) float totals[kHeadLanes];
@@ -178,9 +195,10 @@ void WeighHeads(int64_t head_begin, int64_t head_end, int64_t heads, int64_t dim
     const float* column = scores + h0;
     int64_t h = 0;
     for (; h + kValueHeads <= lanes; h += kValueHeads) {
-      weigh_values<kValueHeads>(column + h, padded, count, values, dim, totals + h, out + (h0 + h) * dim);
+      weigh_values<kValueHeads>(column + h, padded, count, values, dim, factors.of_tile(0) + h, totals + h, out + (h0 + h) * dim);
     }
-    for (; h < lanes; ++h) weigh_values<1>(column + h, padded, count, values, dim, totals + h, out + (h0 + h) * dim);
+    for (; h < lanes; ++h)
+      weigh_values<1>(column + h, padded, count, values, dim, factors.of_tile(0) + h, totals + h, out + (h0 + h) * dim);
   }
 }
 

@@ -4,6 +4,8 @@
 // and that the sources are compiled for.
 
 #include <cstdint>
+#include <iterator>
+#include <vector>
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_ops.h"
@@ -31,5 +33,19 @@ const CpuKernels& baseline_kernels();
 
 /// What DEEPINFER_CPU_KERNELS and --version call a target.
 const char* target_name(int64_t target);
+
+/// Factors of the sums before each tile of a list of `count` entries: [tiles][kHeadLanes], on the stack where there are not many.
+class TileFactors {
+ public:
+  explicit TileFactors(int64_t count) {
+    const auto room = static_cast<size_t>((count + kAttentionTile - 1) / kAttentionTile * kHeadLanes);
+    if (room > std::size(few_)) many_.resize(room);
+  }
+  float* of_tile(int64_t tile) { return (many_.empty() ? few_ : many_.data()) + tile * kHeadLanes; }
+
+ private:
+  alignas(64) float few_[16 * kHeadLanes];
+  std::vector<float> many_;
+};
 
 }  // namespace deepinfer::cpu

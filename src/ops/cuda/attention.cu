@@ -1,6 +1,7 @@
 // Three kernels: scores, softmax, values. Scores: keys are the A operand, 32 a warp, and all heads are B; the dims are cut into
-// quarters of 128, a warp each. Values: heads are A, dims are B; a warp has a slice of 32 dims and a quarter of the keys. Sums of
-// quarters are added in ascending order. Every key is widened once for each product, whatever the number of heads.
+// quarters of 128, a warp each, one after the other. Values: heads are A, dims are B; a warp has a slice of 32 dims and a quarter
+// of the heads. Every key is widened once for each product, whatever the number of heads. The arithmetic is
+// attention_softmax.cuh's.
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "ops/cuda/attention_tiles.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
+#include "ops/cuda/warpgroup.cuh"
 
 namespace deepinfer::cuda {
 namespace {
@@ -22,18 +24,16 @@ constexpr int kValueThreads = kSlices * kQuarters * kWarp;
 
 // Queries in shared memory: [heads][dims], 16 bytes more a row, so that the lanes of a load meet in no bank.
 __host__ __device__ int query_stride(int dim) { return (dim + kScoreDims - 1) / kScoreDims * kScoreDims + 8; }
-__host__ __device__ int score_bytes(int dim) {
-  return kHeads * query_stride(dim) * 2 + kScoreTiles * kQuarters * kHeads * kScoreStride * 4;
-}
+__host__ __device__ int score_bytes(int dim) { return kHeads * query_stride(dim) * 2 + kScoreTiles * kHeads * kScoreStride * 4; }
 
 // scores [rows][heads][stride]. Grid: shares of the key tiles, those of the window first; rows; groups of heads. Warp: a tile of
 // the block's kScoreTiles, a quarter of each 512 dims.
 __global__ void __launch_bounds__(kScoreThreads, 1)
-    score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float scale, float* scores, int64_t stride) {
+    score_kernel(const AttentionQuery* queries, const bf16* q, int heads, int dim, float* scores, int64_t stride) {
   take_turn();
   auto* shared = dynamic_shared<uint4>();
   auto* query = reinterpret_cast<bf16*>(shared);
-  auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][quarters][heads][kScoreStride]
+  auto* parts = reinterpret_cast<float*>(query + kHeads * query_stride(dim));  // [tiles][heads][kScoreStride]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
   const int window = window_of(a);
@@ -79,92 +79,79 @@ __global__ void __launch_bounds__(kScoreThreads, 1)
     const int now_keys = keys;
     float c[2][kHeads / 8][4] = {};
     KeyPiece piece = next;
-    for (int d = quarter * kScoreDims; d < dim && now_keys > 0; d += kQuarters * kScoreDims) {
-      if (d >= kQuarters * kScoreDims) load_keys(a, now_window, now_first, now_keys, d, dim, piece);
-      if (d < kQuarters * kScoreDims) {
+    float* part = parts + warp / kQuarters * kHeads * kScoreStride;
+    for (int begin = 0; begin < dim; begin += kQuarters * kScoreDims) {
+      const int d = begin + quarter * kScoreDims;
+      if (d < dim && now_keys > 0 && begin > 0) load_keys(a, now_window, now_first, now_keys, d, dim, piece);
+      if (begin == 0) {
         place(tile + step, in_window, first, keys);
-        if (keys > 0) load_keys(a, in_window, first, keys, quarter * kScoreDims, dim, next);
+        if (d < dim && keys > 0) load_keys(a, in_window, first, keys, d, dim, next);
       }
       const bf16* own = query + g * row_stride + d;
-      multiply_keys<kHeads / 8>(
-          piece, now_window,
-          [&](int heads, int slot) {
-            return *reinterpret_cast<const uint4*>(own + heads * 8 * row_stride + slot_column(now_window, slot, t));
-          },
-          c);
-    }
-    if (quarter * kScoreDims >= dim) place(tile + step, in_window, first, keys);
-    float* part = parts + warp * kHeads * kScoreStride;
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int n = 0; n < kHeads / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) part[(n * 8 + t * 2 + i % 2) * kScoreStride + m * 16 + g + i / 2 * 8] = c[m][n][i];
+      for (int turn = 0; turn < kQuarters; ++turn) {
+        if (turn == quarter && d < dim && now_keys > 0) {
+          if (d > 0) take_sums(part, c);
+          multiply_keys<kHeads / 8>(
+              piece, now_window,
+              [&](int heads, int slot) {
+                return *reinterpret_cast<const uint4*>(own + heads * 8 * row_stride + slot_column(slot, t));
+              },
+              c);
+          leave_sums(part, c);
+        }
+        __syncthreads();
       }
     }
-    __syncthreads();
     float* out = scores + (r * heads + first_head) * stride + now_first;
-    const float* own = parts + (warp - quarter) * kHeads * kScoreStride;
     for (int h = quarter; h < own_heads; h += kQuarters) {
-      float sum = own[h * kScoreStride + lane];
-#pragma unroll
-      for (int k = 1; k < kQuarters; ++k) sum += own[(k * kHeads + h) * kScoreStride + lane];
-      if (lane < now_keys) out[h * stride + lane] = sum * scale;
+      if (lane < now_keys) out[h * stride + lane] = part[h * kScoreStride + lane];
     }
     __syncthreads();
   }
 }
 
-// One warp a (row, head). Probabilities behind the last key are zero up to a multiple of 16.
+// One warp a (row, head). Probabilities behind the last key are zero up to the end of its tile. Factors of tiles take the place
+// of scores.
 __global__ void __launch_bounds__(kSoftmaxThreads)
-    softmax_kernel(const AttentionQuery* queries, int64_t pairs, int heads, const float* sinks, const float* scores,
+    softmax_kernel(const AttentionQuery* queries, int64_t pairs, int heads, const float* sinks, float scale, float* scores,
                    bf16* weights, float* totals, int64_t stride) {
   take_turn();
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t pair = static_cast<int64_t>(blockIdx.x) * (kSoftmaxThreads / kWarp) + threadIdx.x / kWarp;
   if (pair >= pairs) return;
-  const int count = count_of(queries[pair / heads]);
-  const float* s = scores + pair * stride;
+  float* s = scores + pair * stride;
   bf16* p = weights + pair * stride;
-  float top = -1e30f;
-  for (int i = lane; i < count; i += kWarp) top = fmaxf(top, s[i]);
-  top = warp_max(top);
-  float total = 0;
-  for (int i = lane; i < (count + kValueKeys - 1) / kValueKeys * kValueKeys; i += kWarp) {
-    const float e = i < count ? expf(s[i] - top) : 0.0f;
-    total += e;
-    p[i] = narrow(e);
-  }
-  total = warp_sum(total);
-  if (lane == 0) totals[pair] = total + expf(sinks[pair % heads] - top);
+  const float total = tile_softmax(
+      count_of(queries[pair / heads]), scale, sinks[pair % heads], [&](int i) { return s[i]; },
+      [&](int i, float e) { p[i] = narrow(e); }, [&](int tile, float f) { s[tile] = f; });
+  if (threadIdx.x % kWarp == 0) totals[pair] = total;
 }
 
 struct ValueLayout {
-  int weight_stride;              // bf16
-  int values, rows, sums, bytes;  // offsets
+  int weight_stride;                 // bf16
+  int values, rows, factors, bytes;  // offsets
 };
 __host__ __device__ ValueLayout value_layout(int64_t stride) {
   ValueLayout l{};
-  l.weight_stride = static_cast<int>(stride);  // a multiple of 32 and 8: ldmatrix rows in different banks
+  l.weight_stride = static_cast<int>(stride);  // a multiple of 64 and 8: ldmatrix rows in different banks
   l.values = kHeads * l.weight_stride * 2;
-  l.rows = l.values + kSlices * kQuarters * kValueKeys * kValueStride * 2;
-  l.sums = l.rows + l.weight_stride * 8;
-  l.bytes = l.sums + kSlices * kHeads * kSumStride * 4;
+  l.rows = l.values + kSlices * kTileKeys * kValueStride * 2;
+  l.factors = l.rows + l.weight_stride * 8;
+  l.bytes = l.factors + l.weight_stride / kTileKeys * kHeads * 4;
   return l;
 }
 
-// Grid: groups of 128 dims, rows, groups of heads.
+// Grid: groups of 128 dims, rows, groups of heads. The warps of a slice widen a quarter of a tile's keys each, and multiply a
+// quarter of the heads.
 __global__ void __launch_bounds__(kValueThreads, 1)
-    value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* totals, int64_t stride,
-                 bf16* out) {
+    value_kernel(const AttentionQuery* queries, int heads, int dim, const bf16* weights, const float* factors,
+                 const float* totals, int64_t stride, bf16* out) {
   take_turn();
   auto* shared = dynamic_shared<uint4>();
   auto* base = reinterpret_cast<uint8_t*>(shared);
   const ValueLayout l = value_layout(stride);
   auto* p = reinterpret_cast<bf16*>(base);
   auto* rows = reinterpret_cast<const uint8_t**>(base + l.rows);
-  auto* sums = reinterpret_cast<float*>(base + l.sums);
+  auto* factor = reinterpret_cast<float*>(base + l.factors);  // [tiles][heads]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
   const int window = window_of(a);
@@ -177,83 +164,68 @@ __global__ void __launch_bounds__(kValueThreads, 1)
   const int slice_number = warp % kSlices;
   const int quarter = warp / kSlices;
   const int slice = (static_cast<int>(blockIdx.x) * kSlices + slice_number) * kSlice;
-  const int tiles = (count + kValueKeys - 1) / kValueKeys;
+  const int tiles = (count + kTileKeys - 1) / kTileKeys;
   for (int i = thread; i < count; i += kValueThreads) rows[i] = key_row(a, i);
-  const int row_slots = tiles * kValueKeys / 8;
+  const int row_slots = tiles * kTileKeys / 8;
+  const int64_t first_pair = r * heads + first_head;
   for (int i = thread; i < kHeads * row_slots; i += kValueThreads) {
     const int h = i / row_slots;
     const int slot = i % row_slots;
     uint4 v = make_uint4(0, 0, 0, 0);
-    if (h < own_heads) v = *reinterpret_cast<const uint4*>(weights + (r * heads + first_head + h) * stride + slot * 8);
+    if (h < own_heads) v = *reinterpret_cast<const uint4*>(weights + (first_pair + h) * stride + slot * 8);
     *reinterpret_cast<uint4*>(p + h * l.weight_stride + slot * 8) = v;
   }
+  for (int i = thread; i < kHeads * tiles; i += kValueThreads)
+    factor[i] = i % kHeads < own_heads ? factors[(first_pair + i % kHeads) * stride + i / kHeads] : 0.0f;
   __syncthreads();
-  float c[kHeads / 16][4][4] = {};
-  const int share = (tiles + kQuarters - 1) / kQuarters;
-  const int begin = min(quarter * share, tiles);
-  const int end = min(begin + share, tiles);
-  if (slice < dim && begin < end) {
-    bf16* tile = reinterpret_cast<bf16*>(base + l.values) + warp * kValueKeys * kValueStride;
-    const int column = slice + lane % 2 * 16;
-    const auto load = [&](int number) {
-      const int key = min(number * kValueKeys + lane / 2, count - 1);
-      return load_values(rows[key], key < window, dim, column);
-    };
-    constexpr int kAhead = 2;
-    ValuePiece pieces[kAhead];
+  if (slice >= dim) return;  // all warps of the slice
+  float c[4][4] = {};
+  bf16* tile = reinterpret_cast<bf16*>(base + l.values) + slice_number * kTileKeys * kValueStride;
+  const int in_tile = quarter * kValueKeys + lane / 2;
+  const int column = slice + lane % 2 * 16;
+  const int head = quarter * 16 + lane / 4;
+  const auto load = [&](int number) {
+    const int key = min(number * kTileKeys + in_tile, count - 1);
+    return load_values(rows[key], key < window, dim, column);
+  };
+  ValuePiece next = load(0);
+  for (int number = 0; number < tiles; ++number) {
+    uint32_t v[8];
+    widen_values(next, min(number * kTileKeys + in_tile, count - 1) < window, v);
+    if (number + 1 < tiles) next = load(number + 1);
+    auto* to = reinterpret_cast<uint4*>(tile + in_tile * kValueStride + lane % 2 * 16);
+    if (number > 0) named_barrier(1 + slice_number, kQuarters * kWarp);
+    to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+    to[1] = make_uint4(v[4], v[5], v[6], v[7]);
+    named_barrier(1 + slice_number, kQuarters * kWarp);
+    const float* change = factor + number * kHeads + head;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) pieces[i] = load(begin + i);
-    for (int number = begin; number < end; number += kAhead) {
+    for (auto& eight : c) {
 #pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) {
-        const int at = number + ahead;
-        if (at >= end) break;
-        const ValuePiece piece = pieces[ahead];
-        pieces[ahead] = load(at + kAhead);
-        uint32_t v[8];
-        widen_values(piece, min(at * kValueKeys + lane / 2, count - 1) < window, v);
-        auto* to = reinterpret_cast<uint4*>(tile + lane / 2 * kValueStride + lane % 2 * 16);
-        __syncwarp();
-        to[0] = make_uint4(v[0], v[1], v[2], v[3]);
-        to[1] = make_uint4(v[4], v[5], v[6], v[7]);
-        __syncwarp();
-        uint32_t b[2][4];  // dims 16 half + 0..7: keys 0..7, 8..15; dims 8..15 likewise
+      for (int i = 0; i < 4; ++i) eight[i] *= change[i / 2 * 8];
+    }
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          load_matrices_transposed(b[half], tile + lane % 16 * kValueStride + half * 16 + lane / 16 * 8);
+    for (int step = 0; step < kTileKeys; step += kValueKeys) {
+      uint32_t b[2][4];  // dims 16 half + 0..7: keys 0..7, 8..15; dims 8..15 likewise
 #pragma unroll
-        for (int m = 0; m < kHeads / 16; ++m) {
-          if (m * 16 >= own_heads) break;
-          uint32_t w[4];
-          load_matrices(w, p + (m * 16 + lane % 16) * l.weight_stride + at * kValueKeys + lane / 16 * 8);
+      for (int half = 0; half < 2; ++half)
+        load_matrices_transposed(b[half], tile + (step + lane % 16) * kValueStride + half * 16 + lane / 16 * 8);
+      uint32_t w[4];
+      load_matrices(w, p + (quarter * 16 + lane % 16) * l.weight_stride + number * kTileKeys + step + lane / 16 * 8);
 #pragma unroll
-          for (int n = 0; n < 4; ++n) mma(c[m][n], w, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
-        }
-      }
+      for (int n = 0; n < 4; ++n) mma(c[n], w, b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]);
     }
   }
-  // Quarter after quarter.
-  float* sum = sums + slice_number * kHeads * kSumStride;
-  for (int turn = 0; turn < kQuarters; ++turn) {
-    if (turn == quarter) {
 #pragma unroll
-      for (int m = 0; m < kHeads / 16; ++m) {
+  for (int i = 0; i < 2; ++i) {
+    const int h = head + i * 8;
+    if (h >= own_heads) continue;
+    const float share = 1.0f / totals[first_pair + h];
+    bf16* to = out + (first_pair + h) * dim + slice + lane % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < 4; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float* at = sum + (m * 16 + lane / 4 + i / 2 * 8) * kSumStride + n * 8 + lane % 4 * 2 + i % 2;
-            *at = turn == 0 ? c[m][n][i] : *at + c[m][n][i];
-          }
-        }
-      }
-    }
-    __syncthreads();
+    for (int n = 0; n < 4; ++n)
+      *reinterpret_cast<uint32_t*>(to + n * 8) = narrow_pair(c[n][i * 2] * share, c[n][i * 2 + 1] * share);
   }
-  if (slice >= dim) return;
-  for (int h = quarter; h < own_heads; h += kQuarters)
-    out[(r * heads + first_head + h) * dim + slice + lane] =
-        narrow(sum[h * kSumStride + lane] / totals[r * heads + first_head + h]);
 }
 
 }  // namespace
@@ -279,15 +251,15 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
     constexpr int64_t kBlocks = 264;
     const auto shares = static_cast<unsigned>(std::clamp<int64_t>(kBlocks / rows, 1, most_shares));
     stream.launch(score_kernel, dim3(shares, static_cast<unsigned>(rows), groups), kScoreThreads,
-                  static_cast<size_t>(score_bytes(dim)), q, args.q + offset, heads, dim, scale, scratch.scores, stride);
+                  static_cast<size_t>(score_bytes(dim)), q, args.q + offset, heads, dim, scratch.scores, stride);
     const int64_t pairs = rows * heads;
     constexpr int64_t kPairs = kSoftmaxThreads / kWarp;
     stream.launch(softmax_kernel, static_cast<unsigned>((pairs + kPairs - 1) / kPairs), kSoftmaxThreads, 0, q, pairs, heads,
-                  args.sinks, scratch.scores, scratch.weights, scratch.totals, stride);
+                  args.sinks, scale, scratch.scores, scratch.weights, scratch.totals, stride);
     const dim3 grid(static_cast<unsigned>((dim + kSlices * kSlice - 1) / (kSlices * kSlice)), static_cast<unsigned>(rows),
                     groups);
     stream.launch(value_kernel, grid, kValueThreads, static_cast<size_t>(value_bytes), q, heads, dim, scratch.weights,
-                  scratch.totals, stride, args.out + offset);
+                  scratch.scores, scratch.totals, stride, args.out + offset);
   }
 }
 

@@ -9,7 +9,8 @@
 
 namespace deepinfer::cuda {
 
-/// Scratch of some rows' attention: [rows, heads, keys] scores, then probabilities, and [rows, heads] denominators.
+/// Scratch of some rows' attention: [rows, heads, keys] scores, in whose place are a tile's factors then, and probabilities, and
+/// [rows, heads] denominators.
 struct AttentionScratch {
   float* scores = nullptr;
   bf16* weights = nullptr;
@@ -19,8 +20,9 @@ struct AttentionScratch {
 /// Rows whose scratch stays in the second-level cache; longer steps are done piece by piece.
 inline constexpr int64_t kAttentionRows = 256;
 
-/// Room for the keys of a row, given the most that a query has.
-inline int64_t padded_keys(int64_t longest) { return (longest + 31) / 32 * 32 + 8; }
+/// Room for the keys of a row, given the most that a query has: whole tiles, and a little more, so that rows are in different
+/// banks.
+inline int64_t padded_keys(int64_t longest) { return (longest + 63) / 64 * 64 + 8; }
 
 /// `queries`: device copies of args.queries whose page tables are on the device. `longest`: most keys of a query.
 void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
@@ -31,17 +33,11 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
 void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
                           const RopeRows& rotation, float* scores, LaunchStream& stream);
 
-/// How attention of many rows is done by one kernel on warpgroups (attention_wide.cu), if it may be: of the release's dimensions.
-enum class WideAttention : uint8_t {
-  kNo,
-  kAnyKeys,
-  kWindow,  ///< smaller blocks: every row has keys of its window alone
-};
-WideAttention wide_attention_of(const SparseAttentionArgs& args);
-/// Rows from which on it is the better way (H200: 51 to 47 us at 32, 52 to 87 at 64).
-inline constexpr size_t kWideAttentionRows = 33;
-/// The bits of the above, without scratch. `way`: not kNo.
-void sparse_attention_wide(const SparseAttentionArgs& args, WideAttention way, const AttentionQuery* queries,
-                           LaunchStream& stream);
+/// Whether attention of many rows may be done by one kernel on warpgroups (attention_wide.cu): of the release's dimensions.
+bool takes_wide_attention(const SparseAttentionArgs& args);
+/// Rows from which on it is the better way.
+inline constexpr size_t kWideAttentionRows = 9;
+/// The bits of the above, without scratch.
+void sparse_attention_wide(const SparseAttentionArgs& args, const AttentionQuery* queries, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

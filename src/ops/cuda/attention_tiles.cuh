@@ -1,9 +1,10 @@
 #pragma once
 
 // What the attention kernels of few and of some rows have in common (attention_few.cu, attention.cu): scores of 32 keys, a
-// quarter of the dims a warp, and values of 16 keys, a quarter of the keys a warp. Sums of quarters are added in ascending order.
+// quarter of the dims a warp, one quarter after the other.
 
 #include "ops/cuda/attention_keys.cuh"
+#include "ops/cuda/attention_softmax.cuh"
 
 namespace deepinfer::cuda {
 
@@ -14,12 +15,11 @@ inline constexpr int kScoreStride = kKeys + 4;
 inline constexpr int kSlice = 32;        ///< dims of a warp's values
 inline constexpr int kValueKeys = 16;    ///< of a value tile
 inline constexpr int kValueStride = 40;  ///< bf16: the rows of an ldmatrix lie in different banks
-inline constexpr int kSumStride = kSlice + 4;
 
-/// 128 dims of up to 32 keys, as a lane has them: rows g, g + 8, g + 16, g + 24.
+/// 128 dims of up to 32 keys, as a lane has them: 32 dims of rows g, g + 8, g + 16, g + 24.
 struct KeyPiece {
-  uint4 data[4][2];       // window: both chunks of 64 dims; compressed: one of 128
-  uint32_t scales[4][2];  // window: a byte a chunk; compressed: two bytes, in the first
+  uint4 data[4][2];    // compressed: the first
+  uint32_t scales[4];  // window: a byte; compressed: two
 };
 
 __device__ inline void load_keys(const AttentionQuery& a, bool in_window, int first, int keys, int dims, int dim,
@@ -33,28 +33,22 @@ __device__ inline void load_keys(const AttentionQuery& a, bool in_window, int fi
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     piece.data[i][0] = piece.data[i][1] = make_uint4(0, 0, 0, 0);
-    piece.scales[i][0] = piece.scales[i][1] = 0;
+    piece.scales[i] = 0;
+    const int column = dims + t * 32;
+    if (column >= dim) continue;
     if (in_window) {
-#pragma unroll
-      for (int chunk = 0; chunk < 2; ++chunk) {
-        const int column = dims + chunk * 64 + t * 16;
-        if (column >= dim) continue;
-        piece.data[i][chunk] = load_row(rows[i] + column, whole);
-        piece.scales[i][chunk] = rows[i][dim + column / kScaleGroup];
-      }
+      piece.data[i][0] = load_row(rows[i] + column, whole);
+      piece.data[i][1] = load_row(rows[i] + column + 16, whole);
+      piece.scales[i] = rows[i][dim + column / kScaleGroup];
     } else {
-      const int column = dims + t * 32;
-      if (column >= dim) continue;
       piece.data[i][0] = load_row(rows[i] + column / 2, whole);
-      piece.scales[i][0] = load_scales(rows[i] + dim / 2 + column / kCacheScaleGroup, whole && dim % 4 == 0);
+      piece.scales[i] = load_scales(rows[i] + dim / 2 + column / kCacheScaleGroup, whole && dim % 4 == 0);
     }
   }
 }
 
-/// Where the eight dims begin that a lane multiplies in step `slot` of four; t: lane % 4.
-__device__ inline int slot_column(bool in_window, int slot, int t) {
-  return in_window ? slot / 2 * 64 + t * 16 + slot % 2 * 8 : t * 32 + slot * 8;
-}
+/// Where the eight dims begin that a lane multiplies in step `slot` of four; t: lane % 4. In two products: 0 4 1 5, then 2 6 3 7.
+__device__ inline int slot_column(int slot, int t) { return t * 32 + slot * 8; }
 
 /// Their products with 8 kTiles heads. `query(tile, slot)`: the dims of the slot of the lane's head g of the tile, interleaved.
 template <int kTiles, typename Query>
@@ -64,7 +58,7 @@ __device__ inline void multiply_keys(const KeyPiece& piece, bool in_window, cons
     for (int chunk = 0; chunk < 2; ++chunk) {
       WeightChunk<WeightFormat::kFp8> k;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i][chunk];
+      for (int i = 0; i < 4; ++i) k.rows[i] = piece.data[i][chunk], k.scales[i] = piece.scales[i];
       const auto inputs = [&](int tile, int pair) { return query(tile, chunk * 2 + pair); };
       multiply_chunk<WeightFormat::kFp8, true, kTiles>(k, inputs, c);
     }
@@ -73,8 +67,8 @@ __device__ inline void multiply_keys(const KeyPiece& piece, bool in_window, cons
   uint32_t scales[4][2];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    scales[i][0] = scale_of(piece.scales[i][0], 0);
-    scales[i][1] = scale_of(piece.scales[i][0], 1);
+    scales[i][0] = scale_of(piece.scales[i], 0);
+    scales[i][1] = scale_of(piece.scales[i], 1);
   }
   multiply_pairs<4, kTiles>(
       [&](int i, int pair, uint32_t(&r)[4]) {
@@ -82,6 +76,35 @@ __device__ inline void multiply_keys(const KeyPiece& piece, bool in_window, cons
         widen_compressed(words[pair], scales[i][pair / 2], r);
       },
       query, c);
+}
+
+/// One quarter of the dims goes on where the one before it has stopped: sums of 32 keys and 8 kTiles heads at `part`, of a warp
+/// each [heads][kScoreStride].
+template <int kTiles>
+__device__ inline void take_sums(const float* part, float (&c)[2][kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        c[m][n][i] = part[(n * 8 + lane % 4 * 2 + i % 2) * kScoreStride + m * 16 + lane / 4 + i / 2 * 8];
+    }
+  }
+}
+template <int kTiles>
+__device__ inline void leave_sums(float* part, const float (&c)[2][kTiles][4]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        part[(n * 8 + lane % 4 * 2 + i % 2) * kScoreStride + m * 16 + lane / 4 + i / 2 * 8] = c[m][n][i];
+    }
+  }
 }
 
 /// 16 dims of a key from `column` on.

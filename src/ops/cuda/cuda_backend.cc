@@ -92,7 +92,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                     "15")},
         {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
                                  (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, a query a block, from 33 rows" : "")},
+                                 (features_.wide_attention ? "; wgmma bf16, one pass over the keys, from 9 rows" : "")},
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
@@ -347,14 +347,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::AttentionScratch scratch{scores_.get<float>(pairs * keys), weights_.get<bf16>(pairs * keys),
                                          totals_.get<float>(pairs)};
     const AttentionQuery* list = staging_.upload(std::span<const AttentionQuery>(attention_rows_));
-    const bool many = features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows;
-    const cuda::WideAttention wide = many ? cuda::wide_attention_of(args) : cuda::WideAttention::kNo;
+    const bool wide =
+        features_.wide_attention && args.queries.size() >= cuda::kWideAttentionRows && cuda::takes_wide_attention(args);
     if (!recorder_.launches("sparse_attention", args.q, args.sinks, args.out, args.queries.size(), args.heads, args.dim, longest,
                             scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
     if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
-    if (wide != cuda::WideAttention::kNo) return cuda::sparse_attention_wide(args, wide, list, *launches_);
+    if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
 

@@ -21,7 +21,8 @@ using reference::gather_inputs;
 using reference::Inputs;
 using reference::make_inputs;
 
-constexpr int64_t kRowsPerChunk = 32;  // of weights, in products
+constexpr int64_t kRowsPerChunk = 32;   // of weights, in products
+constexpr int64_t kAttentionTile = 64;  // list entries whose probabilities are relative to the same score (spec 3.10)
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
@@ -343,23 +344,30 @@ class ReferenceBackend final : public Backend {
       std::vector<double> o(static_cast<size_t>(args.dim));
       for (int64_t h = 0; h < args.heads; ++h) {
         const bf16* q = args.q + (r * args.heads + h) * args.dim;
-        float top = -1e30f;
         for (int64_t i = 0; i < count; ++i) {
           double dot = 0;
           for (int64_t d = 0; d < args.dim; ++d) {
             dot += static_cast<double>(to_float(q[d])) * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
           }
           p[static_cast<size_t>(i)] = static_cast<float>(dot) * scale;
-          top = std::max(top, p[static_cast<size_t>(i)]);
         }
+        float top = -1e30f;
         double total = 0;
         std::fill(o.begin(), o.end(), 0.0);
-        for (int64_t i = 0; i < count; ++i) {
-          const float e = std::exp(p[static_cast<size_t>(i)] - top);
-          total += static_cast<double>(e);
-          const double rounded = round_bf16(e);
-          for (int64_t d = 0; d < args.dim; ++d)
-            o[static_cast<size_t>(d)] += rounded * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
+        for (int64_t first = 0; first < count; first += kAttentionTile) {
+          const int64_t last = std::min(first + kAttentionTile, count);
+          const float before = top;
+          for (int64_t i = first; i < last; ++i) top = std::max(top, p[static_cast<size_t>(i)]);
+          const double factor = std::exp(before - top);
+          total *= factor;
+          for (double& v : o) v *= factor;
+          for (int64_t i = first; i < last; ++i) {
+            const float e = std::exp(p[static_cast<size_t>(i)] - top);
+            total += static_cast<double>(e);
+            const double rounded = round_bf16(e);
+            for (int64_t d = 0; d < args.dim; ++d)
+              o[static_cast<size_t>(d)] += rounded * static_cast<double>(kv[static_cast<size_t>(i * args.dim + d)]);
+          }
         }
         const float sum = static_cast<float>(total) + std::exp(args.sinks[h] - top);
         for (int64_t d = 0; d < args.dim; ++d) {

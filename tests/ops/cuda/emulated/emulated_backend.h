@@ -22,10 +22,9 @@ class EmulatedBackend final : public WrappedBackend {
       : WrappedBackend(make_reference_backend(pool())), set_(set), stream_(nullptr, false) {}
 
   void sparse_attention(const SparseAttentionArgs& args) override {
-    const cuda::WideAttention wide = set_ == EmulatedKernelSet::kWide ? cuda::wide_attention_of(args) : cuda::WideAttention::kNo;
-    if (wide != cuda::WideAttention::kNo) {
+    if (set_ == EmulatedKernelSet::kWide && cuda::takes_wide_attention(args)) {
       ++wide_calls_;
-      return cuda::sparse_attention_wide(args, wide, args.queries.data(), stream_);
+      return cuda::sparse_attention_wide(args, args.queries.data(), stream_);
     }
     if (set_ == EmulatedKernelSet::kFew && static_cast<int64_t>(args.queries.size()) <= cuda::kFewRows)
       return attend_few(args, {});

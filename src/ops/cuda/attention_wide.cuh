@@ -1,0 +1,217 @@
+#pragma once
+
+// What a block of attention_wide.cu has in shared memory, and how keys, queries and outputs get there and out.
+
+#include "ops/cuda/attention_keys.cuh"
+#include "ops/cuda/attention_softmax.cuh"
+
+namespace deepinfer::cuda {
+
+inline constexpr int kWideDim = 512;
+inline constexpr int kWideHeads = 64;  ///< of a block
+inline constexpr int kMostKeys = 640;
+inline constexpr int kBuffers = 2;                                   ///< tiles in shared memory
+inline constexpr uint32_t kBlockBytes = kTileKeys * kSwizzledRow;    ///< 64 columns of 64 keys or heads
+inline constexpr uint32_t kRowsBytes = kWideDim / 64 * kBlockBytes;  ///< all columns
+static_assert(kTileKeys == 64 && kWideHeads == 64);
+
+struct WideAttentionShared {
+  uint8_t queries[kRowsBytes];
+  uint8_t keys[kBuffers][kRowsBytes];
+  uint8_t probabilities[kBuffers][kBlockBytes];  // [heads][keys]
+  const uint8_t* rows[2][kMostKeys];             // of a query's keys and the next one's, up to the end of the last tile
+  float factors[kBuffers][kWideHeads];
+  float totals[kBuffers][kWideHeads];  // of a query's last tile
+  uint64_t listed[2];                  // rows of a query are there
+  uint64_t full[kBuffers];             // keys are there
+  uint64_t ready[kBuffers];            // probabilities are
+  uint64_t empty[kBuffers][2];         // both have been multiplied, those of the first and of the last 32 keys
+};
+static_assert(sizeof(WideAttentionShared) <= 227 << 10);
+static_assert(offsetof(WideAttentionShared, probabilities) % kEightRows == 0);
+
+__device__ inline int thread_index() { return static_cast<int>(threadIdx.x); }
+__device__ inline int lane_index() { return thread_index() % kWarp; }
+__device__ inline int warp_in_group() { return thread_index() % kWarpgroup / kWarp; }
+__device__ inline uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// The order of columns in shared memory, for queries and keys: of 128 dims, eight products, each of them 32 bytes of a row. The
+// eights dims 32 t + 8 s .. 32 t + 8 s + 7 are in the products 2 s (0 1 4 5) and 2 s + 1 (2 3 6 7), 8 bytes each, in the order of
+// t. What is widened together, both t of a pair, is 16 bytes: the place of `half` of product 2 s + `odd`.
+struct EightsPlace {
+  uint32_t block;  ///< of 64 columns
+  uint32_t piece;  ///< of 16 bytes, before the swizzle
+};
+__device__ constexpr EightsPlace eights_place(uint32_t quarter, uint32_t s, uint32_t odd, uint32_t half) {
+  return {quarter * 2 + s / 2, (s % 2 * 2 + odd) * 2 + half};
+}
+__device__ inline uint8_t* place_in(uint8_t* rows, uint32_t row, const EightsPlace& at) {
+  return rows + at.block * kBlockBytes + swizzled_piece(row, at.piece);
+}
+
+// Queries of all heads, by a warpgroup; heads that are not there are zero.
+__device__ inline void bring_queries(const bf16* q, int own_heads, uint8_t* queries) {
+  constexpr int kTogether = 8;
+  const int lane = lane_index();
+  const auto s = static_cast<uint32_t>(lane / 8);
+#pragma unroll 1
+  for (int first = 0; first < 16; first += kTogether) {
+    uint4 v[kTogether][2];
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const int head = warp_in_group() * 16 + (first + k) % 2 * 8 + lane % 8;
+      const bf16* from = q + head * kWideDim + (first + k) / 2 * 64 + lane / 8 * 8;
+#pragma unroll
+      for (int t = 0; t < 2; ++t) v[k][t] = head < own_heads ? load_again(from + t * 32) : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int k = 0; k < kTogether; ++k) {
+      const auto head = static_cast<uint32_t>(warp_in_group() * 16 + (first + k) % 2 * 8 + lane % 8);
+      const auto part = static_cast<uint32_t>(first + k) / 2;  // 64 dims
+      const uint4& a = v[k][0];
+      const uint4& b = v[k][1];
+      *reinterpret_cast<uint4*>(place_in(queries, head, eights_place(part / 2, s, 0, part % 2))) = make_uint4(a.x, a.z, b.x, b.z);
+      *reinterpret_cast<uint4*>(place_in(queries, head, eights_place(part / 2, s, 1, part % 2))) = make_uint4(a.y, a.w, b.y, b.w);
+    }
+  }
+}
+
+// What a lane widens at a time: 64 dims of a compressed key, or 32 of one of the window.
+struct WidePiece {
+  uint4 data[2];
+  uint32_t scales;  // a byte, or four
+};
+
+// A step of the warpgroup that widens: a tile's compressed keys and half of the dims of those of the window, or the other half.
+// Each lane has four pieces of a step: a warp has eight keys of both halves of the tile, by half of the dims at a time.
+inline constexpr int kPieces = 4;
+__device__ inline int piece_key(int n) { return n / 2 * 32 + warp_in_group() * 8 + lane_index() % 8; }
+__device__ inline int piece_part(int n) { return n % 2 * 4 + lane_index() / 8; }  // 64 dims
+// The half of those that a lane has of a window's key: neighbours have different ones, so that their stores meet in no bank.
+__device__ inline int piece_half(int second) { return (lane_index() / 8 + second) % 2; }
+
+// 16 bytes at any address, byte by byte in few instructions: rarely needed, and in the way of others' if long.
+__device__ inline uint4 load_bytes(const uint8_t* p) {
+  uint4 v = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    v.x = v.x >> 8 | v.y << 24;
+    v.y = v.y >> 8 | v.z << 24;
+    v.z = v.z >> 8 | v.w << 24;
+    v.w = v.w >> 8 | static_cast<uint32_t>(p[i]) << 24;
+  }
+  return v;
+}
+__device__ inline void load_piece(const uint8_t* row, bool whole, bool window, int second, int n, WidePiece& piece) {
+  const uint8_t* data = row + (window ? piece_part(n) * 64 + piece_half(second) * 32 : piece_part(n) * 32);
+  const uint8_t* scales = row + (window ? kWideDim + piece_part(n) * 2 + piece_half(second) : kWideDim / 2 + piece_part(n) * 4);
+  if (!window && second == 1) return;
+  if (whole) {
+    piece.data[0] = *reinterpret_cast<const uint4*>(data);
+    piece.data[1] = *reinterpret_cast<const uint4*>(data + 16);
+    piece.scales = window ? *scales : *reinterpret_cast<const uint32_t*>(scales);
+  } else {
+    piece.data[0] = load_bytes(data);
+    piece.data[1] = load_bytes(data + 16);
+    piece.scales = window ? *scales : load_bytes(scales - 12).w;
+  }
+}
+// Where piece 0 of a lane begins, or would without the swizzle of products; the others are at constant distances.
+__device__ inline uint32_t piece_place() {
+  const auto lane = static_cast<uint32_t>(lane_index());
+  return lane / 16 * 2 * kBlockBytes + swizzled_piece(static_cast<uint32_t>(piece_key(0)), lane / 8 % 2);
+}
+__device__ inline uint32_t eights_in_piece(uint32_t place, int n, uint32_t s, uint32_t odd) {
+  const auto un = static_cast<uint32_t>(n);
+  return (place ^ (s % 2 * 2 + odd) * 32) + un / 2 * 4 * kEightRows + (un % 2 * 4 + s / 2) * kBlockBytes;
+}
+// Columns (0, 1), (2, 3), (4, 5), (6, 7) of 8 codes, from tables of their bytes: bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+__device__ inline void look_up_fp4(uint32_t word, uint32_t (&r)[4]) {
+  const uint32_t codes = word & 0x77777777u;
+  const uint32_t shifted = word << 4;  // signs of even columns are the highest bits of bytes
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t four = half == 0 ? codes : codes >> 16;
+    const uint32_t signs = __byte_perm(shifted, word, half == 0 ? 0x5140 : 0x7362);
+    const uint32_t high = __byte_perm(0x3f3f3f00u, 0x40404040u, four) | (signs & 0x80808080u);
+    const uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, four);
+    r[half * 2] = __byte_perm(low, high, 0x5140);
+    r[half * 2 + 1] = __byte_perm(low, high, 0x7362);
+  }
+}
+__device__ inline void store_piece(const WidePiece& piece, bool window, int second, int n, uint32_t place, uint8_t* keys) {
+  if (window) {
+    const uint32_t scale = scale_pair(piece.scales, kFp8Bias);
+    const uint32_t excess = excess_pair(piece.scales, kFp8Bias);
+    uint8_t* to = keys + piece_half(second) * 8;
+#pragma unroll
+    for (uint32_t s = 0; s < 4; ++s) {
+      uint32_t r[4];
+      widen_fp8(word_of(piece.data[s / 2], s % 2 * 2), word_of(piece.data[s / 2], s % 2 * 2 + 1), r);
+#pragma unroll
+      for (uint32_t& v : r) v = multiply_bf16x2(multiply_bf16x2(v, scale), excess);
+#pragma unroll
+      for (uint32_t odd = 0; odd < 2; ++odd)
+        *reinterpret_cast<uint2*>(to + eights_in_piece(place, n, s, odd)) = make_uint2(r[odd], r[odd + 2]);
+    }
+  } else if (second == 0) {
+    uint32_t scales[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scales[i] = scale_of(i < 2 ? piece.scales : piece.scales >> 16, i % 2);
+#pragma unroll
+    for (uint32_t s = 0; s < 4; ++s) {
+      uint32_t a[4], b[4];
+      look_up_fp4(word_of(piece.data[0], s), a);
+      look_up_fp4(word_of(piece.data[1], s), b);
+#pragma unroll
+      for (uint32_t& v : a) v = multiply_bf16x2(v, scales[s / 2]);
+#pragma unroll
+      for (uint32_t& v : b) v = multiply_bf16x2(v, scales[2 + s / 2]);
+#pragma unroll
+      for (uint32_t odd = 0; odd < 2; ++odd)
+        *reinterpret_cast<uint4*>(keys + eights_in_piece(place, n, s, odd)) = make_uint4(a[odd], a[odd + 2], b[odd], b[odd + 2]);
+    }
+  }
+}
+
+// Half of the dims of the warp's 16 heads, from `out` on: of four eights of two products each, a lane of four has two dims of
+// each product, and exchanges with its neighbour until it has one eight.
+__device__ inline void write_outputs(const float (&total)[2], int own_heads, const float (&sums)[32][4], bf16* out) {
+  const int lane = lane_index();
+  const bool odd = lane % 2 == 1;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = warp_in_group() * 16 + lane / 4 + i * 8;
+    const bool there = head < own_heads;
+    const float share = 1.0f / total[i];
+#pragma unroll
+    for (int quarter = 0; quarter < 2; ++quarter) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int s = 0; s < 4; s += 2) {
+          uint32_t own[2][2];  // of eights s and s + 1: dims 0 1 and 2 3, of the odd lane 4 5 and 6 7
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+#pragma unroll
+            for (int product = 0; product < 2; ++product) {
+              const float(&sum)[4] = sums[quarter * 16 + (s + k) * 4 + product * 2 + half];
+              own[k][product] = narrow_pair(sum[i * 2] * share, sum[i * 2 + 1] * share);
+            }
+          }
+          uint32_t words[4];
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? own[0][k] : own[1][k], 1);
+            words[k] = odd ? other : own[0][k];
+            words[2 + k] = odd ? own[1][k] : other;
+          }
+          bf16* to = out + head * kWideDim + quarter * 128 + half * 64 + lane % 4 / 2 * 32 + (s + (odd ? 1 : 0)) * 8;
+          if (there) *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace deepinfer::cuda
