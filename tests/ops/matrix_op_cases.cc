@@ -61,12 +61,12 @@ OpCase linear_fp8_case(const MatrixDims& d, bool exact) {
 }
 
 OpCase linear_bf16_case(const MatrixDims& d, bool exact) {
-  return {name_of("linear_bf16", d, exact), counts_of(d.in), [=]() -> RunRows {
+  return {name_of("linear_bf16", d, exact), counts_of(d), [=]() -> RunRows {
             Random random(21);
             const int64_t out = d.outs[0];
             const auto w = exact ? integers(random, out * d.in)
                                  : bf16_weights(random, out * d.in, 1.0f / std::sqrt(static_cast<float>(d.in)));
-            const int64_t rows = counts_of(d.in).back();
+            const int64_t rows = counts_of(d).back();
             const auto x = exact ? integers(random, rows * d.in) : activations(random, rows, d.in);
             return [=](Backend& b, int64_t begin, int64_t count) -> Outputs {
               std::vector<bf16> y(static_cast<size_t>(count * out));
@@ -164,12 +164,15 @@ std::vector<OpCase> large_matrix_op_cases() {
           linear_fp8_case(wide, false),
           linear_fp8_case(wide, true),
           linear_fp8_case({1312, {4096, 2500}, kProductCounts}, false),
+          linear_fp8_case({1280, {4096, 2500}, kProductCounts}, false),
           linear_fp8_case({5120, {7000}, kProductCounts}, false),
           linear_fp8_case({320, {16400}, kProductCounts}, true),
           linear_bf16_case(gate, false),
           linear_bf16_case({5120, {1700}}, false),
+          linear_bf16_case({1152, {384}, {1, 100, 512, 650}}, false),
           output_lora_case(8, 4096, 1024, false),
-          output_lora_case(8, 1056, 600, false, kProductCounts)};
+          output_lora_case(8, 1056, 600, false, kProductCounts),
+          output_lora_case(8, 1152, 608, false, kProductCounts)};
 }
 
 }  // namespace deepinfer::testing

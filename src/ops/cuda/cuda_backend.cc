@@ -74,12 +74,15 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     return {
         {"linear_fp8, output_lora",
          std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
-             (features_.staged ? "weights staged in shared memory, from 17" : "from 17") +
-             (features_.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 700" : "") +
+             (features_.staged ? "weights staged in shared memory, from 17; inputs in its order, tiles of 48 to 128, from 65"
+                               : "from 17") +
+             (features_.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 1536 (3072 if rows are long)"
+                                : "") +
              (features_.few_rows ? "; weights by a ring a warp, up to 2; smaller panels, weights asked for ahead, up to 16"
                                  : "") +
              (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
-        {"linear_bf16, markov_logits", "mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49"},
+        {"linear_bf16, markov_logits", std::string("mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49") +
+                                           (features_.staged ? "; wgmma bf16 from 512" : "")},
         {"experts (FP4, shared FP8)",
          std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
              (features_.staged
@@ -481,18 +484,20 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   float* split_room(const cuda::ProductArgs& args) {
     return features_.split ? split_parts_.get<float>(cuda::split_parts(args)) : nullptr;
   }
-  static cuda::ProductArgs bf16_product(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+  cuda::ProductArgs bf16_product(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     cuda::ProductArgs args;
     args.x = x;
     args.rows = rows;
     args.x_stride = w.in;
     args.fp32 = fp32;
+    args.staged = features_.staged;
     args.outputs[args.output_count++] = {cuda::view(w), y};
+    args.room = widened_.get<bf16>(cuda::ordered_bf16_weights(args));
     return args;
   }
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
     const cuda::ProductArgs args = bf16_product(x, rows, w, y, fp32);
-    if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32)) return;
+    if (!recorder_.launches("linear_bf16", x, rows, w, y, fp32, args.room)) return;
     if (takes_streamed(args, cuda::WeightFormat::kBf16)) return cuda::multiply_bf16_streamed(args, *launches_);
     if (takes_few(args)) return cuda::multiply_bf16_few(args, false, *launches_);
     cuda::multiply_bf16(args, *launches_);

@@ -284,6 +284,7 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream
   if (args.rows == 0 || args.output_count == 0) return;
   if (const WidenedProduct widened = widened_product(args); widened.pays)
     return multiply_fp8_widened(args, widened, true, scratch, stream);
+  if (const MixedProduct mixed = mixed_product(args); mixed.pays) return multiply_fp8_mixed(args, mixed, true, scratch, stream);
   const int64_t in = args.outputs[0].weight.in;
   const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
@@ -303,6 +304,7 @@ void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) 
   if (args.rows == 0 || args.output_count == 0) return;
   if (const WidenedProduct widened = widened_product(args); widened.pays)
     return multiply_fp8_widened(args, widened, false, scratch, stream);
+  if (const MixedProduct mixed = mixed_product(args); mixed.pays) return multiply_fp8_mixed(args, mixed, false, scratch, stream);
   const StagedProduct staged = staged_product(args);
   const WideGrid grid = wide_grid(args);
   if (!staged.pays && !is_wide(args, grid)) return multiply<WeightFormat::kFp8, false>(args, stream);
@@ -318,6 +320,8 @@ void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream) 
 
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream) {
   if (args.rows == 0 || args.output_count == 0) return;
+  if (const MixedProduct mixed = mixed_bf16_product(args); mixed.pays && args.room != nullptr)
+    return multiply_bf16_mixed(args, mixed, stream);
   multiply<WeightFormat::kBf16, false>(args, stream);
 }
 

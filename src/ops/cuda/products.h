@@ -29,7 +29,7 @@ struct ProductArgs {
   bool fp32 = false;
   bool staged = false;      ///< weights may come by way of shared memory (CudaFeatures::staged)
   bool widened = false;     ///< weights may be widened before they are multiplied (CudaFeatures::widened)
-  bf16* room = nullptr;     ///< for widened_weights of them
+  bf16* room = nullptr;     ///< for widened_weights of them, or ordered_bf16_weights
   int64_t fetch_bytes = 0;  ///< of its weights that a block asks for while it waits for its turn, at most
 };
 
@@ -55,6 +55,17 @@ struct WidenedProduct {
   int panel_count = 0;  ///< of all groups, that are widened at a time
   int first_panel = 0;  ///< of those
 };
+/// How a product is cut for the kernels of products_mixed.cu.
+struct MixedProduct {
+  bool fits = false;  ///< they can multiply it
+  bool pays = false;  ///< and it is theirs: rows and work enough
+  int inputs = 0;     ///< of a tile at most, one of kMixedInputs
+  int row_blocks = 0;
+  int block_rows = 0;  ///< of all but the last block
+  int panels = 0;      ///< of kMixedRows weight rows of all outputs, in one group
+};
+MixedProduct mixed_product(const ProductArgs& args);
+
 /// bf16 values of the widened weights that there are at a time; 0: it does not pay.
 int64_t widened_weights(const ProductArgs& args);
 WidenedProduct widened_product(const ProductArgs& args);
@@ -68,13 +79,22 @@ void multiply_fp8_quantized(const ProductArgs& args, bf16* scratch, LaunchStream
 void multiply_fp8(const ProductArgs& args, bf16* scratch, LaunchStream& stream);
 /// x is quantised, if `quantized`, and in the order of kWideFp8.
 void multiply_fp8_staged(const ProductArgs& args, const StagedProduct& cut, bool quantized, LaunchStream& stream);
-/// x [rows, groups, columns], quantised if `quantize`, in the order of those kernels: as many values.
-void order_widened(const bf16* x, int64_t rows, int64_t groups, int64_t columns, bool quantize, bf16* y, LaunchStream& stream);
+/// x [rows, groups, columns], quantised if `quantize`, as [groups, columns / 64, rows, 64] in the order of shared memory,
+/// swizzled: for products whose weights lie there too, or come from registers.
+enum class ChunkOrder : uint8_t { kShared, kRegisters, kBf16Registers };
+void order_widened(const bf16* x, int64_t rows, int64_t groups, int64_t columns, bool quantize, bf16* y, LaunchStream& stream,
+                   ChunkOrder order = ChunkOrder::kShared);
 /// x is in that order.
 void multiply_fp8_ordered(const ProductArgs& args, const WidenedProduct& cut, bool quantized, LaunchStream& stream);
 /// x is not quantised or ordered yet. `scratch`: fp8_scratch values.
 void multiply_fp8_widened(const ProductArgs& args, const WidenedProduct& cut, bool quantize, bf16* scratch, LaunchStream& stream);
+/// x is not quantised or ordered yet. `scratch`: fp8_scratch values.
+void multiply_fp8_mixed(const ProductArgs& args, const MixedProduct& cut, bool quantize, bf16* scratch, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
+/// The same for many rows: `pays` if they are many. `room` of the arguments: ordered_bf16_weights values.
+MixedProduct mixed_bf16_product(const ProductArgs& args);
+int64_t ordered_bf16_weights(const ProductArgs& args);
+void multiply_bf16_mixed(const ProductArgs& args, const MixedProduct& cut, LaunchStream& stream);
 
 // products_few.cu: the same bits for few rows and small matrices.
 /// Whether they are taken: few rows, and matrices of which not too many columns are added.

@@ -279,7 +279,7 @@ bool may_split(const ProductArgs& args) {
 bool takes_split_products(const ProductArgs& args) {
   constexpr int64_t kLeastRows = 9;
   constexpr int64_t kLarge = 4608;  // parts, 36 MiB of weights
-  if (args.rows < kLeastRows || args.rows > kMostSplitRows || !may_split(args)) return false;
+  if (args.rows < kLeastRows || args.rows > kMostSplitRows || mixed_product(args).pays || !may_split(args)) return false;
   const int64_t parts = parts_of(args);
   const int64_t panels = parts / segment_count(args.outputs[0].weight.in) * kHalfPanelRows / 256;
   return panels < (args.rows <= 128 ? 96 : 12) && (args.rows > kFewRows || parts >= kLarge);

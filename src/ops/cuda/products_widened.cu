@@ -16,9 +16,27 @@ constexpr int kMultiprocessors = 132;
 constexpr int kOrderRows = 4;  // a thread's, eight apart
 constexpr int kOrderColumns = kWarp * 8;
 
-// Grid: blocks of kOrderColumns columns, of 8 kOrderRows rows, groups. x [rows, groups, columns] as [groups, columns / 64, rows,
-// 64] in the order of shared memory.
-template <bool kQuantize>
+// As ordered_piece, for products whose weights come from registers (pair_place): each of the four threads that have the same
+// eight of a quarter's columns gets one word of all of them.
+template <ChunkOrder kOrder>
+__device__ uint4 register_piece(const uint32_t (&words)[4], uint32_t* piece) {
+  const uint32_t lane = threadIdx.x % kWarp;
+  constexpr uint32_t kStep = kOrder == ChunkOrder::kRegisters ? 2 : 1;
+  const uint32_t quarter = lane / kStep % 4;
+  const auto word = [](const uint32_t(&of)[4], uint32_t i) {
+    const uint32_t low = i % 2 == 0 ? of[0] : of[1];
+    const uint32_t high = i % 2 == 0 ? of[2] : of[3];
+    return i < 2 ? low : high;
+  };
+  uint32_t got[4];  // of the quarter ^ r
+#pragma unroll
+  for (uint32_t r = 0; r < 4; ++r) got[r] = __shfl_xor_sync(0xffffffffu, word(words, quarter ^ r), static_cast<int>(r * kStep));
+  *piece = (kStep == 2 ? lane % 2 : lane / 4 % 2) * 4 + quarter;
+  return make_uint4(word(got, quarter), word(got, quarter ^ 1), word(got, quarter ^ 2), word(got, quarter ^ 3));
+}
+
+// Grid: blocks of kOrderColumns columns, of 8 kOrderRows rows, groups.
+template <bool kQuantize, ChunkOrder kOrder>
 __global__ void __launch_bounds__(256) order_widened_kernel(const bf16* x, int64_t rows, int64_t columns, bf16* y) {
   take_turn();
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x % kWarp) * 8;
@@ -43,7 +61,8 @@ __global__ void __launch_bounds__(256) order_widened_kernel(const bf16* x, int64
       words[0] = rounded.x, words[1] = rounded.y, words[2] = rounded.z, words[3] = rounded.w;
     }
     uint32_t piece;
-    const uint4 out = ordered_piece(static_cast<uint32_t>(column), words, &piece);
+    const uint4 out = kOrder == ChunkOrder::kShared ? ordered_piece(static_cast<uint32_t>(column), words, &piece)
+                                                    : register_piece<kOrder>(words, &piece);
     const int64_t row = first + i * 8;
     if (row < rows && column < columns)
       store_ordered(y + group * rows * columns, rows, row, static_cast<uint32_t>(column), piece, out);
@@ -155,7 +174,7 @@ WidenedProduct widened_product(const ProductArgs& args) {
   const WidenedRows rows = widened_rows(args.rows, cut.panel_count, in);
   cut.inputs = rows.inputs, cut.row_blocks = rows.blocks, cut.block_rows = rows.block_rows;
   cut.fits = true;
-  cut.pays = args.rows >= kRows && int64_t{cut.panel_count} * cut.row_blocks >= kItems;
+  cut.pays = args.rows >= kRows && int64_t{cut.panel_count} * cut.row_blocks >= kItems && !mixed_product(args).pays;
   return cut;
 }
 
@@ -164,9 +183,15 @@ int64_t widened_weights(const ProductArgs& args) {
   return cut.pays ? cut.panel_count * kWidenedRows * args.outputs[0].weight.in : 0;
 }
 
-void order_widened(const bf16* x, int64_t rows, int64_t groups, int64_t columns, bool quantize, bf16* y, LaunchStream& stream) {
+void order_widened(const bf16* x, int64_t rows, int64_t groups, int64_t columns, bool quantize, bf16* y, LaunchStream& stream,
+                   ChunkOrder order) {
   constexpr int64_t kRows = 8 * kOrderRows;
-  stream.launch(quantize ? order_widened_kernel<true> : order_widened_kernel<false>,
+  constexpr auto kShared = ChunkOrder::kShared;
+  constexpr auto kRegisters = ChunkOrder::kRegisters;
+  stream.launch(order == ChunkOrder::kBf16Registers ? order_widened_kernel<false, ChunkOrder::kBf16Registers>
+                : order == kShared
+                    ? (quantize ? order_widened_kernel<true, kShared> : order_widened_kernel<false, kShared>)
+                    : (quantize ? order_widened_kernel<true, kRegisters> : order_widened_kernel<false, kRegisters>),
                 dim3(static_cast<unsigned>((columns + kOrderColumns - 1) / kOrderColumns),
                      static_cast<unsigned>((rows + kRows - 1) / kRows), static_cast<unsigned>(groups)),
                 256, 0, x, rows, columns, y);

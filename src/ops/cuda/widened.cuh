@@ -182,6 +182,26 @@ __device__ inline void copy_items(const Shared<kInputs>& s, const Work& work) {
   }
 }
 
+/// The sums of a warpgroup's 64 rows, as products leave them, rounded to shared memory, an input a line of kWidenedOutStride.
+template <int kInputs>
+__device__ inline void narrow_outputs(const float (&total)[kInputs / 8][4], bf16* outputs) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
+  const uint32_t out = shared_address(outputs + (lane / 16 * 8 + lane % 8) * kWidenedOutStride + warp * 16 + lane / 8 % 2 * 8);
+#pragma unroll
+  for (int j = 0; j < kInputs / 8; j += 2) {
+    uint32_t blocks[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int of = j + i / 2;  // of an odd number the last one is alone
+      blocks[i] = of < kInputs / 8
+                      ? narrow_two(total[of < kInputs / 8 ? of : j][i % 2 * 2], total[of < kInputs / 8 ? of : j][i % 2 * 2 + 1])
+                      : 0;
+    }
+    store_matrices_transposed(out + static_cast<uint32_t>(j * 8 * kWidenedOutStride) * 2, blocks);
+  }
+}
+
 /// One of the warpgroups that multiply.
 template <int kInputs, typename Work>
 __device__ inline void multiply_items(const Shared<kInputs>& s, const Work& work) {
@@ -232,16 +252,7 @@ __device__ inline void multiply_items(const Shared<kInputs>& s, const Work& work
       }
     }
     named_barrier(1 + group, kWarpgroup);  // outputs of the item before are stored
-    const int warp = static_cast<int>(threadIdx.x) % kWarpgroup / kWarp;
-    const uint32_t out =
-        shared_address(s.outputs(group) + (lane / 16 * 8 + lane % 8) * kWidenedOutStride + warp * 16 + lane / 8 % 2 * 8);
-#pragma unroll
-    for (int j = 0; j < kInputs / 8; j += 2) {
-      uint32_t blocks[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) blocks[i] = narrow_two(total[j + i / 2][i % 2 * 2], total[j + i / 2][i % 2 * 2 + 1]);
-      store_matrices_transposed(out + static_cast<uint32_t>(j * 8 * kWidenedOutStride) * 2, blocks);
-    }
+    narrow_outputs<kInputs>(total, s.outputs(group));
     named_barrier(1 + group, kWarpgroup);
     work.finish(work.find(number), s.outputs(group), group);
   }

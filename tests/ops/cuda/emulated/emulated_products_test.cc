@@ -75,11 +75,13 @@ class Guarded {
 
 constexpr int kStreamed = -1;
 constexpr int kWidened = -2;
+constexpr int kMixed = -3;
 
 /// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
-  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones; kWidened: dense products are.
+  /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones; kWidened: dense products are; kMixed:
+  /// dense products with weights widened in registers and inputs in order.
   /// `shared_apart`: staged experts' shared one by widened products.
   EmulatedProducts(int tile_inputs, bool arranged, bool shared_apart = false)
       : WrappedBackend(make_reference_backend(pool())),
@@ -94,6 +96,7 @@ class EmulatedProducts final : public WrappedBackend {
     Room<bf16> scratch(cuda::fp8_scratch(rows, 1, outputs[0].weight.in));
     count(args);
     if (widens()) return multiply_widened(args, true, scratch.data());
+    if (tile_inputs_ == kMixed) return multiply_mixed(args, true, scratch.data());
     cuda::multiply_fp8_quantized(args, scratch.data(), stream_);
   }
   void output_lora(const bf16* o, int64_t rows, const Fp8Weight& wo_a, int64_t groups, bf16* y) override {
@@ -104,8 +107,13 @@ class EmulatedProducts final : public WrappedBackend {
     Room<bf16> scratch(cuda::fp8_scratch(rows, groups, wo_a.in));
     count(args);
     if (widens()) return multiply_widened(args, false, scratch.data());
+    if (tile_inputs_ == kMixed) return multiply_mixed(args, false, scratch.data());
     cuda::multiply_fp8(args, scratch.data(), stream_);
   }
+  void linear_bf16_fp32(const bf16* x, int64_t rows, const Bf16Weight& w, float* y) override {
+    multiply_bf16(x, rows, w, y, true);
+  }
+  void linear_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, bf16* y) override { multiply_bf16(x, rows, w, y, false); }
   void experts(const ExpertsArgs& given, int64_t rows) override {
     ExpertsArgs args = given;
     for (Fp8Weight* w : {&args.shared_w1, &args.shared_w2, &args.shared_w3}) *w = guarded(*w);
@@ -184,12 +192,31 @@ class EmulatedProducts final : public WrappedBackend {
     args.room = weights.data();
     cuda::multiply_fp8_widened(args, cut, quantize, scratch, stream_);
   }
+  void multiply_mixed(cuda::ProductArgs args, bool quantize, bf16* scratch) {
+    cuda::MixedProduct cut = cuda::mixed_product(args);
+    const cuda::WidenedRows rows = cuda::cut_rows(args.rows, cut.fits ? widened_inputs_ : 1);
+    cut.inputs = rows.inputs, cut.row_blocks = rows.blocks, cut.block_rows = rows.block_rows;
+    fits_ = cut.fits;
+    args.staged = false;
+    if (!cut.fits)
+      return quantize ? cuda::multiply_fp8_quantized(args, scratch, stream_) : cuda::multiply_fp8(args, scratch, stream_);
+    cuda::multiply_fp8_mixed(args, cut, quantize, scratch, stream_);
+  }
+  void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {
+    cuda::ProductArgs args = arguments(x, rows, w.in);
+    args.fp32 = fp32;
+    args.outputs[args.output_count++] = {cuda::view(w), y};
+    fits_ = cuda::mixed_bf16_product(args).pays;
+    Room<bf16> room(cuda::ordered_bf16_weights(args));
+    args.room = fits_ ? room.data() : nullptr;
+    cuda::multiply_bf16(args, stream_);
+  }
   cuda::ProductArgs arguments(const bf16* x, int64_t rows, int64_t stride) const {
     cuda::ProductArgs args;
     args.x = x;
     args.rows = rows;
     args.x_stride = stride;
-    args.staged = tile_inputs_ > 0;
+    args.staged = tile_inputs_ > 0 || tile_inputs_ == kMixed;
     args.widened = widens();
     return args;
   }
@@ -466,6 +493,64 @@ TEST(WidenedProducts, HaveTheBitsOfTheOthers) {
     widened.set_widened_inputs(c.inputs);
     ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, c.shape.rows), want, 0, c.shape.rows));
     EXPECT_TRUE(widened.fits());
+  }
+}
+
+// The same of those that widen in registers: more items than blocks, fewer stages than a ring has, several segments and one that
+// ends early.
+TEST(MixedProducts, HaveTheBitsOfTheOthers) {
+  struct Case {
+    ProductShape shape;
+    int inputs;
+  };
+  for (const Case& c : {Case{{"one_stage", 128, {12700}, 1, 70}, 48},
+                        {{"outputs", 640, {640, 100, 263}, 1, 60}, 64},
+                        {{"segments", 1152, {904}, 1, 45}, 48},
+                        {{"whole_segment", 512, {700}, 1, 107}, 64},
+                        {{"many", 256, {4224}, 1, 403}, 88},
+                        {{"long", 1280, {200}, 1, 86}, 88},
+                        {{"groups", 384, {5 * 160}, 5, 20}, 128},
+                        {{"many_groups", 640, {3 * 224}, 3, 175}, 128}}) {
+    SCOPED_TRACE(c.shape.name);
+    const RunRows run = product_case(c.shape).make();
+    EmulatedProducts plain(0, false), mixed(kMixed, false);
+    const Outputs want = run(plain, 0, c.shape.rows);
+    mixed.set_widened_inputs(c.inputs);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(mixed, 0, c.shape.rows), want, 0, c.shape.rows));
+    EXPECT_TRUE(mixed.fits());
+  }
+}
+TEST(MixedProducts, OfBf16HaveTheBitsOfTheOthers) {
+  for (const ProductShape& shape : {ProductShape{"one_stage", 128, {40}, 1, 513},
+                                    {"segments", 1152, {7}, 1, 530},
+                                    {"router", 640, {384}, 1, 700},
+                                    {"many", 256, {601}, 1, 1100}}) {
+    SCOPED_TRACE(shape.name);
+    Random random(8);
+    const int64_t out = shape.outs[0];
+    const auto w = testing::bf16_weights(random, out * shape.in, 1.0f);
+    const auto x = testing::activations(random, shape.rows, shape.in);
+    const auto count = static_cast<size_t>(shape.rows * out);
+    std::vector<float> want(count), got(count, -1.0f);
+    std::vector<bf16> want_narrow(count), narrow(count, bf16{0x7fff});
+    EmulatedProducts plain(0, false), mixed(kMixed, false);
+    plain.linear_bf16_fp32(x.data(), shape.rows, {w.data(), out, shape.in}, want.data());
+    plain.linear_bf16(x.data(), shape.rows, {w.data(), out, shape.in}, want_narrow.data());
+    EXPECT_FALSE(plain.fits());
+    mixed.linear_bf16_fp32(x.data(), shape.rows, {w.data(), out, shape.in}, got.data());
+    mixed.linear_bf16(x.data(), shape.rows, {w.data(), out, shape.in}, narrow.data());
+    EXPECT_TRUE(mixed.fits());
+    EXPECT_EQ(std::memcmp(want.data(), got.data(), count * sizeof(float)), 0);
+    EXPECT_EQ(std::memcmp(want_narrow.data(), narrow.data(), count * sizeof(bf16)), 0);
+  }
+}
+TEST(MixedProducts, AreForWholeStages) {
+  for (const ProductShape& shape : {ProductShape{"columns", 192, {1280}, 1, 40}, ProductShape{"parts", 128, {10 * 40}, 10, 30}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = product_case(shape).make();
+    EmulatedProducts plain(0, false), mixed(kMixed, false);
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(mixed, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+    EXPECT_FALSE(mixed.fits());
   }
 }
 

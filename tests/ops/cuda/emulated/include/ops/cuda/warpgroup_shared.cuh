@@ -27,6 +27,10 @@ inline void store_shared_pair(uint32_t address, uint32_t first, uint32_t second)
   std::memcpy(const_cast<uint8_t*>(emulated::shared_at(address, 8)), words, 8);
 }
 template <int kInputs>
+void multiply_more_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
+  multiply_rows<kInputs>(c, a, inputs, add);
+}
+template <int kInputs>
 void multiply_shared(float (&c)[kInputs / 8][4], uint64_t rows, uint64_t inputs, bool add) {
   emulated::issue({.sums = &c[0][0], .descriptor = inputs, .add = add, .n = kInputs, .rows = rows});
 }
