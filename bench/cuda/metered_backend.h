@@ -83,7 +83,9 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
                     bf16* x) override;
   void stream_mean(const bf16* x, int64_t rows, int64_t n, int64_t hidden, bf16* y) override;
   void rms_norm(const bf16* x, const bf16* w, float eps, int64_t rows, int64_t dim, bf16* y) override;
-  void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
+  void arrange_experts(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in) override {
+    inner_->arrange_experts(codes, scales, out, in);
+  }
   void beside(FunctionRef<void()> calls) override;
   void join() override;
   bool runs_ahead() const override { return inner_->runs_ahead(); }

@@ -16,14 +16,16 @@ std::vector<int64_t> experts_of_layers(const ModelWeights& weights) {
   return out;
 }
 
-// Codes that were copied to a device, in the order that it wants.
+// What was copied to a device, in the order that it wants.
 void arrange_experts(const ModelWeights& weights, Backend& backend) {
   if (backend.memory().is_host()) return;
   for (const auto* blocks : {&weights.blocks, &weights.draft.stages}) {
     for (const BlockWeights& block : *blocks) {
       for (const ExpertWeights& e : block.experts) {
-        for (const Fp4Weight* w : {&e.w1, &e.w2, &e.w3})
-          backend.arrange_experts(const_cast<uint8_t*>(w->codes), w->out * w->in / 2);  // the copy is the model's own
+        for (const Fp4Weight* w : {&e.w1, &e.w2, &e.w3}) {
+          // The copies are the model's own.
+          backend.arrange_experts(const_cast<uint8_t*>(w->codes), const_cast<uint8_t*>(w->scales), w->out, w->in);
+        }
       }
     }
   }

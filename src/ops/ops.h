@@ -361,9 +361,10 @@ class Backend {
   virtual void sparse_attention(const SparseAttentionArgs& args) = 0;
 
   virtual void route(const RouteArgs& args, int64_t rows) = 0;
-  /// Once for the codes of each routed expert's matrix when they have come to the backend's memory: puts them, in place, in the
-  /// order in which `experts` of this backend reads them. In the host's memory they are used as a checkpoint has them.
-  virtual void arrange_experts(uint8_t* /*codes*/, int64_t /*bytes*/) {}
+  /// Once for codes [out, in] and scales of each routed expert's matrix when they have come to the backend's memory, at multiples
+  /// of 16: puts them, in place, in the order in which `experts` of this backend reads them. In the host's memory they are used
+  /// as a checkpoint has them.
+  virtual void arrange_experts(uint8_t* /*codes*/, uint8_t* /*scales*/, int64_t /*out*/, int64_t /*in*/) {}
   virtual void experts(const ExpertsArgs& args, int64_t rows) = 0;
 
   /// e [rows, columns * dim] = bf16 values of table rows ids [rows, columns]. spec §5.4 step 1.

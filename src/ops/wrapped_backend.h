@@ -19,7 +19,9 @@ class WrappedBackend : public Backend {
   DeviceMemory& memory() override { return inner_->memory(); }
   void enter_thread() override { inner_->enter_thread(); }
   void begin_layer(int64_t layer) override { inner_->begin_layer(layer); }
-  void arrange_experts(uint8_t* codes, int64_t bytes) override { inner_->arrange_experts(codes, bytes); }
+  void arrange_experts(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in) override {
+    inner_->arrange_experts(codes, scales, out, in);
+  }
   void beside(FunctionRef<void()> calls) override { inner_->beside(calls); }
   void join() override { inner_->join(); }
   bool runs_ahead() const override { return inner_->runs_ahead(); }

@@ -169,6 +169,7 @@ std::vector<OpCase> large_expert_op_cases() {
       // Enough experts for the kernels of many tiles on a GPU, with every size of a tile.
       experts_case({.hidden = 320, .inner = 1152, .experts = 32, .topk = 4, .counts = {1, 20, 77, 300, 500, 1000}}),
       experts_case({.hidden = 288, .inner = 1152, .experts = 100, .topk = 6, .counts = {5, 20, 150}}),
+      experts_case({.hidden = 1184, .inner = 2304, .experts = 26, .topk = 6, .scale = 40.0f, .counts = {5, 9, 30}}),
       experts_case({.hidden = 1088, .inner = 288, .experts = 100, .topk = 6, .scale = 40.0f, .counts = {5, 90, 600}}),
       // And of widths that weights are widened into shared memory of: tiles of up to 32, 48, 64, 96, 128 and 160, and several.
       experts_case({.hidden = 384, .inner = 1152, .experts = 32, .topk = 4, .counts = {150, 250, 330, 500, 800, 1100, 1500}}),

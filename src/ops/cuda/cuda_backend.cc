@@ -371,8 +371,10 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cuda::choose_experts(args, rows, logits, parts, *launches_);
   }
 
-  void arrange_experts(uint8_t* codes, int64_t bytes) override {
-    if (features_.arranged) cuda::arrange_codes(codes, bytes, *launches_);
+  void arrange_experts(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in) override {
+    if (features_.arranged)
+      cuda::arrange_panels(codes, scales, out, in, pair_output_.get<uint8_t>(out * in / 2 + out * (in / kScaleGroup)),
+                           *launches_);
   }
   void experts(const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;

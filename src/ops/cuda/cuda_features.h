@@ -13,7 +13,7 @@ struct CudaFeatures {
   bool overlap = false;          ///< a kernel may begin before the one before it has ended (ops/cuda/launch.h)
   bool beside = false;           ///< what Backend::beside is given runs on a stream of its own
   bool fused = false;            ///< one kernel where an operator has several steps over the same rows
-  bool arranged = false;         ///< FP4 weights in another order of bits (ops/cuda/fp4_order.h)
+  bool arranged = false;         ///< FP4 weights in another order (ops/cuda/fp4_order.h)
   bool wide_attention = false;   ///< attention of many rows on warpgroups (ops/cuda/attention_wide.cu)
   bool wide_index = false;       ///< index scores likewise (ops/cuda/index_wide.cu)
   bool staged = false;           ///< packed weights of products by way of shared memory (ops/cuda/staged.cuh)

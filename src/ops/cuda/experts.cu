@@ -267,20 +267,32 @@ void launch_products(const ExpertsArgs& args, const ExpertWeights* routed, const
   if (plan.tile_inputs == 16) launch<kRouted, 2>(args, routed, plan, stream);
 }
 
-// A word a thread.
-__global__ void arrange_kernel(uint32_t* words, int64_t count) {
+// A group of 32 columns of a row a thread, from where a copy of the matrix lies.
+__global__ void arrange_kernel(const uint8_t* from_codes, const uint8_t* from_scales, uint8_t* codes, uint8_t* scales,
+                               int64_t groups, int64_t in) {
   take_turn();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (at < count) words[at] = arrange_fp4(words[at]);
+  if (at >= groups) return;
+  const int64_t row = at / (in / kScaleGroup);
+  const int64_t group = at % (in / kScaleGroup);
+  const uint4 v = reinterpret_cast<const uint4*>(from_codes)[at];
+  *reinterpret_cast<uint4*>(codes + fp4_codes_place(in, row, group)) =
+      make_uint4(arrange_fp4(v.x), arrange_fp4(v.y), arrange_fp4(v.z), arrange_fp4(v.w));
+  scales[fp4_scale_place(in, row, group)] = from_scales[at];
 }
 
 }  // namespace
 
-void arrange_codes(uint8_t* codes, int64_t bytes, LaunchStream& stream) {
-  const int64_t count = bytes / 4;
-  if (count == 0) return;
-  stream.launch(arrange_kernel, static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
-                reinterpret_cast<uint32_t*>(codes), count);
+void arrange_panels(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in, uint8_t* scratch, LaunchStream& stream) {
+  // The rows of one matrix of an expert are the columns of another, which come in whole groups.
+  if (out % kFp4PanelRows != 0 || in % kScaleGroup != 0)
+    cuda_failed(__FILE__, __LINE__, "experts", "rows that are no whole panels");
+  const int64_t groups = out * (in / kScaleGroup);
+  if (groups == 0) return;
+  stream.copy(scratch, codes, static_cast<size_t>(groups * 16), cudaMemcpyDeviceToDevice);
+  stream.copy(scratch + groups * 16, scales, static_cast<size_t>(groups), cudaMemcpyDeviceToDevice);
+  stream.launch(arrange_kernel, static_cast<unsigned>((groups + kThreads - 1) / kThreads), kThreads, 0, scratch,
+                scratch + groups * 16, codes, scales, groups, in);
 }
 
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
@@ -298,7 +310,7 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
     }
   }
   if (plan.arranged) {
-    launch_products<WeightFormat::kFp4Arranged>(args, routed, plan, stream);
+    launch_products<WeightFormat::kFp4Panels>(args, routed, plan, stream);
   } else {
     launch_products<WeightFormat::kFp4>(args, routed, plan, stream);
   }

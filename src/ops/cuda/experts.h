@@ -21,6 +21,7 @@ struct ExpertPlan : ExpertSizes {
     int32_t expert = 0;  ///< number of experts: the shared one
     int32_t first = 0;   ///< pair
     int32_t count = 0;   ///< 0: nothing to do
+    int32_t done = 0;    ///< streamed plans: warps that have written their part of the hidden values
   };
   int32_t* token = nullptr;     ///< [pairs]
   float* weight = nullptr;      ///< [pairs]
@@ -30,15 +31,15 @@ struct ExpertPlan : ExpertSizes {
   bool shared_first = false;    ///< the shared expert's tiles are the first ones, and known before the others
   bool shared_apart = false;    ///< the shared expert goes to experts_widened.cu, not with the others; staged plans
   bool widened_routed = false;  ///< the others go to experts_widened_fp4.cu; staged plans
-  bool arranged = false;        ///< codes are in the order of fp4_order.h
+  bool arranged = false;        ///< routed weights are in the order of fp4_order.h
   bf16* widened = nullptr;      ///< widened_shared_weights, if shared_apart
   bf16* input = nullptr;        ///< [rows, input_columns] quantised, in the order of the products (products.h)
   bf16* hidden = nullptr;       ///< [pairs, hidden_columns] likewise
   bf16* output = nullptr;       ///< [pairs, hidden]
 };
 
-/// FP4 codes into the order of fp4_order.h, in place.
-void arrange_codes(uint8_t* codes, int64_t bytes, LaunchStream& stream);
+/// A matrix of FP4 codes and their scales into the order of fp4_order.h, in place. `scratch`: bytes of both.
+void arrange_panels(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in, uint8_t* scratch, LaunchStream& stream);
 /// The products of run_experts for a plan that is `staged` (experts_staged.cu).
 void multiply_experts_staged(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
 /// Those for a plan that is `streamed` (experts_streamed.cu).

@@ -237,7 +237,7 @@ void multiply_experts_staged(const ExpertsArgs& args, const ExpertWeights* route
   if (!plan.shared_first) cuda_failed(__FILE__, __LINE__, "experts", "a plan whose shared tiles are not the first");
   Launcher launcher(args, routed, plan, stream);
   if (plan.arranged) {
-    launcher.run<WeightFormat::kFp4Arranged>();
+    launcher.run<WeightFormat::kFp4Panels>();
   } else {
     launcher.run<WeightFormat::kFp4>();
   }

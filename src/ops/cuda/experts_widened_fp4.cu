@@ -47,7 +47,9 @@ struct Row {
   const uint8_t* scales;
 };
 
+template <WeightFormat kFormat>
 struct Work {
+  static constexpr bool kPanels = kFormat == WeightFormat::kFp4Panels;
   const Args& args;
   __device__ Item find(int number) const {
     const int at = static_cast<int>(args.plan.shared_tiles) + number / args.panels;
@@ -55,13 +57,17 @@ struct Work {
     const ExpertPlan::Tile tile = args.plan.tiles[at];
     return {args.routed + (tile.count > 0 ? tile.expert : 0), tile.first, tile.count, number % args.panels};
   }
+  // Columns come in whole chunks.
   static __device__ Row row(const Fp4Weight& w, int64_t at) {
-    return {w.codes + at * (w.in / 2), w.scales + at * (w.in / kScaleGroup)};
+    if (!kPanels) return {w.codes + at * (w.in / 2), w.scales + at * (w.in / kScaleGroup)};
+    return {w.codes + fp4_codes_place(w.in, at, 0), w.scales + fp4_scale_place(w.in, at, 0)};
   }
 };
 
 // Of each sixteen rows eight are of w1, eight of w3, so a warpgroup has both of a group of 32 columns of the second product.
-struct HiddenWork : Work {
+template <WeightFormat kFormat>
+struct HiddenWork : Work<kFormat> {
+  using Work<kFormat>::args, Work<kFormat>::row;
   static constexpr int kSecond = 32;  // rows of a matrix between a thread's two
   __device__ int columns() const { return static_cast<int>(args.shared.w1.in); }
   __device__ Row rows(const Item& item, int at) const {
@@ -102,7 +108,9 @@ struct HiddenWork : Work {
   }
 };
 
-struct OutputWork : Work {
+template <WeightFormat kFormat>
+struct OutputWork : Work<kFormat> {
+  using Work<kFormat>::args, Work<kFormat>::row;
   static constexpr int kSecond = 64;
   __device__ int columns() const { return static_cast<int>(args.shared.w2.in); }
   __device__ Row rows(const Item& item, int at) const { return row(item.weights->w2, item.panel * kWidenedRows + at); }
@@ -144,8 +152,8 @@ class Ahead {
       codes.row[i] = load_once(row_.values + static_cast<uint32_t>(i * OwnWork::kSecond * (columns / 2)));
       codes.scale[i] = load_byte(row_.scales + static_cast<uint32_t>(i * OwnWork::kSecond * (columns / kScaleGroup)));
     }
-    row_.values += kChunk / 2;
-    row_.scales += kChunk / kScaleGroup;
+    row_.values += OwnWork::kPanels ? kFp4ChunkBytes : kChunk / 2;
+    row_.scales += OwnWork::kPanels ? kFp4ChunkScales : kChunk / kScaleGroup;
     if (++chunk_ < columns / kChunk) return;
     number_ += static_cast<int>(gridDim.x);
     begin();
@@ -157,7 +165,7 @@ class Ahead {
     if (item.count > 0) {
       row_ = first_ = work_.rows(item, row_of(thread_));
       row_.values += thread_ % 4 * 16;
-      row_.scales += thread_ % 4;
+      row_.scales += thread_ % 4 * (OwnWork::kPanels ? 4 : 1);
       first_ = row_;
     }
     row_ = first_;
@@ -351,12 +359,12 @@ __device__ inline void run(const OwnWork& work) {
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1) hidden_widened_fp4_kernel(const __grid_constant__ Args args) {
   take_turn();
-  run<kFormat>(HiddenWork{{args}});
+  run<kFormat>(HiddenWork<kFormat>{{args}});
 }
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kThreads, 1) output_widened_fp4_kernel(const __grid_constant__ Args args) {
   take_turn();
-  run<kFormat>(OutputWork{{args}});
+  run<kFormat>(OutputWork<kFormat>{{args}});
 }
 
 constexpr int kPackStages = 8;
@@ -429,7 +437,7 @@ void multiply_hidden_widened_fp4(const ExpertsArgs& args, const ExpertWeights* r
                 0, own);
   own.panels = static_cast<int>(args.shared_w1.out / kPanel);
   if (plan.arranged) {
-    launch_hidden<WeightFormat::kFp4Arranged>(own, blocks(own), stream);
+    launch_hidden<WeightFormat::kFp4Panels>(own, blocks(own), stream);
   } else {
     launch_hidden<WeightFormat::kFp4>(own, blocks(own), stream);
   }
@@ -439,7 +447,7 @@ void multiply_output_widened_fp4(const ExpertsArgs& args, const ExpertWeights* r
   Args own = arguments(args, routed, plan);
   own.panels = static_cast<int>(args.shared_w2.out / kWidenedRows);
   if (plan.arranged) {
-    launch_output<WeightFormat::kFp4Arranged>(own, blocks(own), stream);
+    launch_output<WeightFormat::kFp4Panels>(own, blocks(own), stream);
   } else {
     launch_output<WeightFormat::kFp4>(own, blocks(own), stream);
   }

@@ -1,8 +1,9 @@
 #pragma once
 
-// The order of the bits in a word of FP4 weights that the device has arranged for itself: the same eight codes, so placed that
-// all but one bit come to where bf16 has them with a shift and a mask: nine instructions for eight codes instead of fifteen.
-// Plain functions, for the host's tests too.
+// The order of FP4 weights that the device has arranged for itself. In a word: the same eight codes, so placed that all but one
+// bit come to where bf16 has them with a shift and a mask, nine instructions for eight codes instead of fifteen. In a matrix:
+// panels of 32 rows, cut into chunks of columns that lie in one piece as kernels have them in shared memory, so that any number
+// of neighbouring chunks is one copy. Plain functions, for the host's tests too.
 
 #include <cstdint>
 
@@ -46,6 +47,32 @@ DI_HOST_DEVICE constexpr void spread_fp4(uint32_t w, uint32_t (&r)[4]) {
   r[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
   r[2] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
   r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
+}
+
+/// Rows of a panel, whose codes and scales take the bytes of as many rows as they come; columns of a chunk, of which the last of
+/// a panel may have fewer.
+inline constexpr int kFp4PanelRows = 32;
+inline constexpr int kFp4ChunkColumns = 128;
+inline constexpr int kFp4ChunkBytes = kFp4PanelRows * kFp4ChunkColumns / 2;
+inline constexpr int kFp4ChunkScales = kFp4PanelRows * kFp4ChunkColumns / 32;
+
+/// Groups of 32 columns, which share a scale, in chunk `chunk` of rows of `in` columns.
+DI_HOST_DEVICE constexpr int fp4_chunk_groups(int64_t in, int64_t chunk) {
+  constexpr int kGroups = kFp4ChunkColumns / 32;
+  const int64_t left = in / 32 - chunk * kGroups;
+  return left < kGroups ? static_cast<int>(left) : kGroups;
+}
+/// Where the 16 bytes of codes of group `group` of row `row` lie: in a chunk row by row, groups one behind the other.
+DI_HOST_DEVICE constexpr int64_t fp4_codes_place(int64_t in, int64_t row, int64_t group) {
+  const int64_t chunk = group / 4;
+  return row / kFp4PanelRows * kFp4PanelRows * (in / 2) + chunk * kFp4ChunkBytes +
+         (row % kFp4PanelRows * fp4_chunk_groups(in, chunk) + group % 4) * 16;
+}
+/// Where its scale lies: in a chunk the scales of rows g, g + 8, g + 16 and g + 24 are one word, a word for each group.
+DI_HOST_DEVICE constexpr int64_t fp4_scale_place(int64_t in, int64_t row, int64_t group) {
+  const int64_t chunk = group / 4;
+  return row / kFp4PanelRows * in + chunk * kFp4ChunkScales + (row % 8 * fp4_chunk_groups(in, chunk) + group % 4) * 4 +
+         row % kFp4PanelRows / 8;
 }
 
 }  // namespace deepinfer::cuda

@@ -49,7 +49,7 @@ __device__ inline void widen_fp8_interleaved(uint32_t w0, uint32_t w1, uint32_t 
 /// Columns (0, 4), (1, 5), (2, 6), (3, 7) of 8 codes.
 template <WeightFormat kFormat = WeightFormat::kFp4>
 __device__ inline void widen_fp4(uint32_t w, uint32_t (&r)[4]) {
-  if constexpr (kFormat == WeightFormat::kFp4Arranged) {
+  if constexpr (kFormat == WeightFormat::kFp4Panels) {
     spread_arranged_fp4(w, r);
   } else {
     spread_fp4(w, r);
@@ -76,19 +76,42 @@ struct WeightChunk {
   uint32_t scales[4];
 };
 
-/// What a lane needs to find its four rows: g, and those 8, 16, 24, or others, behind it.
+/// What a lane needs to find its four rows: g, and those 8, 16, 24, or others, behind it. Of kFp4Panels rows and scales are
+/// those of a whole chunk.
 template <WeightFormat kFormat>
 struct WeightPanel {
+  static constexpr bool kPanels = kFormat == WeightFormat::kFp4Panels;
+  static constexpr int kChunkBytes = kPanels ? kFp4ChunkBytes : 64;  ///< from a chunk of a row to the next
+  static constexpr int kChunkScales = kPanels                          ? kFp4ChunkScales
+                                      : kFormat == WeightFormat::kBf16 ? 1
+                                                                       : chunk_columns(kFormat) / kScaleGroup;
   const uint8_t* values;   ///< row g, from the lane's first byte on
-  const uint8_t* scales;   ///< row g
+  const uint8_t* scales;   ///< row g; kFp4Panels: the lane's group
   uint32_t value_step[3];  ///< from row g to the others; rows that do not exist repeat the last one
   uint32_t scale_step[3];
   int columns;
+  uint32_t rows;  ///< kFp4Panels: a byte for each row, which it is in its panel
 
   __device__ WeightPanel(const WeightView& w, int64_t first_row, int64_t last_row, int lane, int second = 8, int third = 16,
                          int fourth = 24)
-      : columns(static_cast<int>(w.in)) {
+      : columns(static_cast<int>(w.in)), rows(0) {
     const int g = lane / 4;
+    if constexpr (kPanels) {
+      const int64_t r0 = min(first_row + g, last_row);
+      const auto place = [&](int64_t r) { return r / kFp4PanelRows * kFp4PanelRows * (w.in / 2) + r % kFp4PanelRows * 64; };
+      const auto scale_place = [&](int64_t r) { return r / kFp4PanelRows * w.in + r % 8 * 16 + r % kFp4PanelRows / 8; };
+      values = w.values + place(r0) + lane % 4 * 16;
+      scales = w.scales + scale_place(r0) + lane % 4 * 4;
+      rows = static_cast<uint32_t>(r0 % kFp4PanelRows);
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const int64_t r = min(first_row + g + (i == 0 ? second : i == 1 ? third : fourth), last_row);
+        value_step[i] = static_cast<uint32_t>(place(r) - place(r0));
+        scale_step[i] = static_cast<uint32_t>(scale_place(r) - scale_place(r0));
+        rows |= static_cast<uint32_t>(r % kFp4PanelRows) << 8 * (i + 1);
+      }
+      return;
+    }
     const int64_t row_bytes = kFormat == WeightFormat::kFp8 ? w.in : is_fp4(kFormat) ? w.in / 2 : w.in * 2;
     const int64_t r0 = min(first_row + g, last_row);
     values = w.values + r0 * row_bytes + lane % 4 * 16;
@@ -109,17 +132,18 @@ struct WeightPanel {
     const uint8_t* scales;
   };
   __device__ Segment whole_segment(int column, int lane) const {
+    if constexpr (kPanels) return {values + column / 128 * kChunkBytes, scales + column / 128 * kChunkScales};
     const int at = kFormat == WeightFormat::kFp8 ? column : is_fp4(kFormat) ? column / 2 : column * 2;
     return {values + at, scales + (column + lane % 4 * (chunk_columns(kFormat) / 4)) / kScaleGroup};
   }
   /// Chunk number `c`, a constant, of a whole segment.
   __device__ void load(const Segment& segment, int c, WeightChunk<kFormat>& chunk) const {
-    constexpr int kGroups = chunk_columns(kFormat) / kScaleGroup;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * 64);
+    for (int i = 0; i < 4; ++i) chunk.rows[i] = load_once(segment.row + (i == 0 ? 0 : value_step[i - 1]) + c * kChunkBytes);
     if constexpr (kFormat != WeightFormat::kBf16) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) chunk.scales[i] = load_byte(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kGroups);
+      for (int i = 0; i < 4; ++i)
+        chunk.scales[i] = load_byte(segment.scales + (i == 0 ? 0 : scale_step[i - 1]) + c * kChunkScales);
     }
   }
 
@@ -127,6 +151,19 @@ struct WeightPanel {
   __device__ void load(int column, int lane, WeightChunk<kFormat>& chunk) const {
     const int lane_columns = chunk_columns(kFormat) / 4;
     const bool inside = column + lane % 4 * lane_columns < columns;
+    if constexpr (kPanels) {
+      const int missing = max(column + 128 - columns, 0) / kScaleGroup;  // groups of the chunk
+      const auto segment = whole_segment(column, lane);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto row = static_cast<int>(rows >> 8 * i & 0xff);
+        const uint32_t at = (i == 0 ? 0 : value_step[i - 1]) - static_cast<uint32_t>(row * missing * 16);
+        const uint32_t scale_at = (i == 0 ? 0 : scale_step[i - 1]) - static_cast<uint32_t>(row % 8 * missing * 4);
+        chunk.rows[i] = inside ? load_once(segment.row + static_cast<int32_t>(at)) : make_uint4(0, 0, 0, 0);
+        chunk.scales[i] = inside ? load_byte(segment.scales + static_cast<int32_t>(scale_at)) : 127;
+      }
+      return;
+    }
     const int64_t at = kFormat == WeightFormat::kFp8 ? column : is_fp4(kFormat) ? column / 2 : column * 2;
     const int group = (column + lane % 4 * lane_columns) / kScaleGroup;
 #pragma unroll

@@ -54,12 +54,13 @@ ExpertSizes sizes_of(const ExpertShape& shape, int64_t rows, int tile_inputs, in
 }
 
 constexpr int kStreamedInputs = 16;
+constexpr int kStreamedShared = 32;  // of the shared expert: widening FP8 is what its tiles cost
 
 // Whether streamed kernels have enough to do, and most experts no more than a tile: where they were faster on an H200.
 bool pays_streamed(const ExpertShape& shape, int64_t rows) {
   constexpr int64_t kMostShare = 14;
-  constexpr int64_t kEnoughTiles = 96;         // those of 16 rows
-  constexpr int64_t kEnoughPanels = 26 * 132;  // of 32 rows, of one matrix of all experts
+  constexpr int64_t kEnoughTiles = 24;         // those of four rows
+  constexpr int64_t kEnoughPanels = 13 * 132;  // of 32 rows, of one matrix of all experts
   const int64_t routed = rows * shape.topk;
   const int64_t tiles = std::min(shape.experts, routed);
   return routed / shape.experts <= kMostShare && tiles >= kEnoughTiles &&
@@ -73,7 +74,7 @@ ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile
 }
 
 ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows) {
-  ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, kStreamedInputs, false);
+  ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, kStreamedShared, false);
   s.streamed = true;
   return s;
 }

@@ -77,8 +77,8 @@ __device__ inline void load_items(const Staged& s, const Work& work) {
   for (int number = static_cast<int>(blockIdx.x); work.find(number, item); number += static_cast<int>(gridDim.x)) {
     const InputPieces<most_staged_inputs(kFp8)> inputs(work, item);
     const StagedRows half[2] = {work.half(item, 0), work.half(item, 1)};
-    const WeightPieces<kFp8> weights(half, item.columns);
-    const ScalePieces<kFp8> scales(half, item.columns);
+    const WeightPieces<Work::kFormat> weights(half, item.columns);
+    const ScalePieces<Work::kFormat> scales(half, item.columns);
 #pragma unroll 1
     for (int column = 0, chunk = 0; column < item.columns; column += kChunk, ++chunk) {
       barrier_wait(s.weights_empty(at_weights.stage), at_weights.parity);
@@ -110,6 +110,12 @@ class Scales {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int i = h * 2 + k;
+        if (kFormat == WeightFormat::kFp4Panels) {
+          const int row = first + k * 8;
+          at_[i] = static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot +
+                   static_cast<uint32_t>(fp4_scale_place(kFp4ChunkColumns, row, lane % 4));
+          continue;
+        }
         const int source = min(first + k * 8, rows.last);
         const int line = kFp8 ? (rows.in_block + source) / kScaleGroup : source;
         const int slot = kFp8 ? h * 8 + line : h * kStagedHalf + first + k * 8;

@@ -9,7 +9,7 @@
 
 namespace deepinfer::cuda {
 
-/// 128 weight rows from the first on; rows behind the last one repeat it.
+/// 128 weight rows from the first on; rows behind the last one repeat it, panels behind the last panel that one.
 struct StagedRows {
   const uint8_t* values;
   const uint8_t* scales;  ///< of the first row; FP8: of its block of 32
@@ -19,7 +19,7 @@ struct StagedRows {
 
   __device__ StagedRows(const WeightView& w, bool fp8, int64_t first_row, int64_t last_row) {
     const int64_t groups = w.in / kScaleGroup;
-    const int64_t first = min(first_row, last_row);
+    const int64_t first = min(first_row, fp8 ? last_row : last_row / kFp4PanelRows * kFp4PanelRows);
     values = w.values + first * (fp8 ? w.in : w.in / 2);
     scales = w.scales + (fp8 ? first / kScaleGroup : first) * groups;
     scales_end = w.scales + (fp8 ? (w.out + kScaleGroup - 1) / kScaleGroup : w.out) * groups;
@@ -34,8 +34,10 @@ namespace staged {
 __device__ inline int thread() { return static_cast<int>(threadIdx.x) % kWarpgroup; }
 
 /// A piece of 16 bytes of every so many-th row, chunk after chunk of the columns.
-template <bool kFp8>
+template <WeightFormat kFormat>
 class WeightPieces {
+  static constexpr bool kFp8 = kFormat == WeightFormat::kFp8;
+
  public:
   __device__ WeightPieces(const StagedRows (&half)[2], int columns) {
     const int row_bytes = kFp8 ? columns : columns / 2;
@@ -73,6 +75,36 @@ class WeightPieces {
   uint32_t row_[2][kRounds];  // from there, in units of 16 bytes
   int piece_;
   int bytes_;  // of a row, from the piece on
+};
+
+/// The same of kFp4Panels: a round is a panel.
+template <>
+class WeightPieces<WeightFormat::kFp4Panels> {
+ public:
+  __device__ WeightPieces(const StagedRows (&half)[2], int columns) : columns_(columns) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) first_[h] = half[h].values, last_[h] = half[h].last / kFp4PanelRows;
+  }
+  __device__ void copy(uint32_t to, int chunk) const {
+    const int groups = fp4_chunk_groups(columns_, chunk);
+    const bool there = thread() % 4 < groups;
+    const int from = there ? chunk * kFp4ChunkBytes + (thread() / 4 * groups + thread() % 4) * 16 : 0;
+    to += static_cast<uint32_t>(thread()) * 16;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kPanels; ++i) {
+        copy_weights_async(to + static_cast<uint32_t>(h * kPanels + i) * kFp4ChunkBytes,
+                           place_behind(first_[h] + from, static_cast<uint32_t>(min(i, last_[h]) * columns_)), there ? 16 : 0);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kPanels = kStagedHalf / kFp4PanelRows;
+  const uint8_t* first_[2];
+  int last_[2];  // panel
+  int columns_;
 };
 
 /// Scale bytes, which come with the words that they lie in.
@@ -113,8 +145,8 @@ class ScaleWords {
   int end_;  // of the array
 };
 
-/// FP4: those of a row of each half.
-template <bool kFp8>
+/// kFp4: those of a row of each half.
+template <WeightFormat kFormat>
 class ScalePieces {
  public:
   __device__ ScalePieces(const StagedRows (&half)[2], int columns) : groups_(columns / kScaleGroup) {
@@ -134,9 +166,31 @@ class ScalePieces {
   ScaleWords rows_[2];
   int groups_;
 };
+/// kFp4Panels: a word of a panel of each half, as in a whole chunk.
+template <>
+class ScalePieces<WeightFormat::kFp4Panels> {
+ public:
+  __device__ ScalePieces(const StagedRows (&half)[2], int columns) : columns_(columns) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      first_[h] = half[h].scales + min(thread() / kFp4PanelRows, half[h].last / kFp4PanelRows) * columns;
+  }
+  __device__ void copy(uint32_t to, int chunk) const {
+    const int groups = fp4_chunk_groups(columns_, chunk);
+    if (thread() % 4 >= groups) return;
+    to += static_cast<uint32_t>(thread()) * 4;
+    const int from = chunk * kFp4ChunkScales + (thread() % kFp4PanelRows / 4 * groups + thread() % 4) * 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) copy_word_async(to + static_cast<uint32_t>(h) * kStagedHalf * kStagedScaleSlot, first_[h] + from);
+  }
+
+ private:
+  const uint8_t* first_[2];
+  int columns_;
+};
 /// FP8: those of a block of 32 rows, of which a half has up to eight; most threads have none.
 template <>
-class ScalePieces<true> {
+class ScalePieces<WeightFormat::kFp8> {
  public:
   __device__ ScalePieces(const StagedRows (&half)[2], int columns) : groups_(columns / kScaleGroup) {
     const bool second = thread() >= 8;

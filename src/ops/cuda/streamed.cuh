@@ -200,7 +200,7 @@ __device__ inline void multiply_streamed(uint8_t* memory, const StreamedWeights<
   // used. In place of columns behind the last the first are read: weights are zero there, and no sum is -0, which zeros could
   // change.
   constexpr bool kStageAhead = kTiles == 1;
-  constexpr bool kInputsAhead = !kStageAhead && kPanels == 1;
+  constexpr bool kInputsAhead = kTiles == 2 && kPanels == 1;
   constexpr int kSets = kStageAhead || kInputsAhead ? 2 : 1;
   uint4 input[kSets][kPairs][kTiles];
   uint4 next_input[kPairs][kTiles];

@@ -5,9 +5,9 @@
 
 namespace deepinfer::cuda {
 
-/// kFp4Arranged: kFp4 in the order of fp4_order.h.
-enum class WeightFormat : uint8_t { kFp8, kFp4, kFp4Arranged, kBf16 };
-DI_HOST_DEVICE constexpr bool is_fp4(WeightFormat f) { return f == WeightFormat::kFp4 || f == WeightFormat::kFp4Arranged; }
+/// kFp4Panels: kFp4 in the order of fp4_order.h, rows in whole panels, codes and scales at multiples of 16.
+enum class WeightFormat : uint8_t { kFp8, kFp4, kFp4Panels, kBf16 };
+DI_HOST_DEVICE constexpr bool is_fp4(WeightFormat f) { return f == WeightFormat::kFp4 || f == WeightFormat::kFp4Panels; }
 
 /// A weight matrix of any format.
 struct WeightView {

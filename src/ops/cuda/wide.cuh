@@ -115,7 +115,9 @@ class WideWeights {
   __device__ explicit WideWeights(const WeightPanel<kFormat>& panel)
       : panel_(panel),
         value_(panel.values),
-        scale_(panel.scales + static_cast<int>(threadIdx.x) % 4 * (chunk_columns(kFormat) / 4) / kScaleGroup) {}
+        scale_(WeightPanel<kFormat>::kPanels
+                   ? panel.scales
+                   : panel.scales + static_cast<int>(threadIdx.x) % 4 * (chunk_columns(kFormat) / 4) / kScaleGroup) {}
 
   /// The next chunk, which begins at `column`.
   __device__ void load(int column, WeightChunk<kFormat>& chunk) {
@@ -126,8 +128,8 @@ class WideWeights {
         chunk.rows[i] = load_once(value_ + (i == 0 ? 0 : panel_.value_step[i - 1]));
         chunk.scales[i] = load_byte(scale_ + (i == 0 ? 0 : panel_.scale_step[i - 1]));
       }
-      value_ += 64;
-      scale_ += kChunk / kScaleGroup;
+      value_ += WeightPanel<kFormat>::kChunkBytes;
+      scale_ += WeightPanel<kFormat>::kChunkScales;
     } else if (column < panel_.columns) {
       panel_.load(column, static_cast<int>(threadIdx.x) % kWarp, chunk);
     }

@@ -285,8 +285,9 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   const auto fp4 = [&](int64_t out, int64_t in) {
     const testing::Fp4Matrix m(random, out, in);
     uint8_t* codes = upload(m.codes);
-    (*device)->arrange_experts(codes, static_cast<int64_t>(m.codes.size()));
-    return Fp4Weight{codes, upload(m.scales), out, in};
+    uint8_t* scales = upload(m.scales);
+    (*device)->arrange_experts(codes, scales, out, in);
+    return Fp4Weight{codes, scales, out, in};
   };
   std::vector<ExpertWeights> routed;
   for (int64_t e = 0; e < kExperts; ++e) {

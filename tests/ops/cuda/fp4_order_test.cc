@@ -1,10 +1,11 @@
-// The order of arranged FP4 weights: every word gives the numbers that it gives as it comes.
+// The order of arranged FP4 weights: every word gives the numbers that it gives as it comes, and has a place of its own.
 
 #include "ops/cuda/fp4_order.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <vector>
 
 #include "base/scalar_types.h"
 #include "testing/random.h"
@@ -38,6 +39,34 @@ TEST(Fp4Order, LosesNoBit) {
     all |= out;
   }
   EXPECT_EQ(all, 0xffffffffu);
+}
+
+// Every group of columns and every scale has a place of its own; those of a panel lie where its rows would, those of whole chunks
+// in the order of a lane's reads.
+TEST(Fp4Order, ChunksOfPanelsLieInOnePiece) {
+  for (const int64_t in : {32, 96, 128, 160, 288, 2304, 5120}) {
+    const int64_t out = 96;
+    std::vector<int> codes(static_cast<size_t>(out * in / 32)), scales(codes.size());
+    for (int64_t row = 0; row < out; ++row) {
+      for (int64_t group = 0; group < in / 32; ++group) {
+        const int64_t place = fp4_codes_place(in, row, group);
+        const int64_t scale = fp4_scale_place(in, row, group);
+        ASSERT_EQ(place % 16, 0);
+        ASSERT_EQ(place / (16 * in), row / 32);
+        ASSERT_EQ(scale / in, row / 32);
+        ++codes.at(static_cast<size_t>(place / 16));
+        ++scales.at(static_cast<size_t>(scale));
+        const int64_t chunk = group / 4, lane = row % 8 * 4 + group % 4;
+        ASSERT_EQ(place % (16 * in) / kFp4ChunkBytes, chunk);
+        ASSERT_EQ(scale % in / kFp4ChunkScales, chunk);
+        if ((chunk + 1) * kFp4ChunkColumns > in) continue;
+        EXPECT_EQ(place % (16 * in) % kFp4ChunkBytes, row % 32 / 8 * 512 + lane * 16);
+        EXPECT_EQ(scale % in % kFp4ChunkScales, lane * 4 + row % 32 / 8);
+      }
+    }
+    for (const int n : codes) ASSERT_EQ(n, 1);
+    for (const int n : scales) ASSERT_EQ(n, 1);
+  }
 }
 
 // Times 2^126, with which the products' scales begin, a spread code is its value.

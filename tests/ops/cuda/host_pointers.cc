@@ -120,14 +120,15 @@ class Call {
   Fp8Weight in(const Fp8Weight& w) {
     return {weight(w.values, w.out * w.in), weight(w.scales, (w.out + 31) / 32 * (w.in / 32)), w.out, w.in};
   }
-  /// Routed experts' weights: `arrange` sees the codes of each once, when they have come.
+  /// Routed experts' weights: `arrange` sees each once, when it has come.
   template <typename Arrange>
   Fp4Weight in(const Fp4Weight& w, const Arrange& arrange) {
     const int64_t bytes = w.out * w.in / 2;
     const bool known = weights_ != nullptr ? weights_->has(w.codes, bytes) : in_.contains({w.codes, bytes});
     const uint8_t* codes = weight(w.codes, bytes);
-    if (!known) arrange(const_cast<uint8_t*>(codes), bytes);
-    return {codes, weight(w.scales, w.out * (w.in / 32)), w.out, w.in};
+    const uint8_t* scales = weight(w.scales, w.out * (w.in / 32));
+    if (!known) arrange(const_cast<uint8_t*>(codes), const_cast<uint8_t*>(scales), w.out, w.in);
+    return {codes, scales, w.out, w.in};
   }
   Bf16Weight in(const Bf16Weight& w) { return {weight(w.values, w.out * w.in), w.out, w.in}; }
 
@@ -394,7 +395,9 @@ class HostPointers final : public Backend {
     copy.experts = call.in(args.experts, rows * args.topk);
     copy.weights = call.in(args.weights, rows * args.topk);
     std::vector<ExpertWeights> routed;
-    const auto arrange = [&](uint8_t* codes, int64_t bytes) { device_->arrange_experts(codes, bytes); };
+    const auto arrange = [&](uint8_t* codes, uint8_t* scales, int64_t out, int64_t in) {
+      device_->arrange_experts(codes, scales, out, in);
+    };
     for (const ExpertWeights& w : args.routed)
       routed.push_back({call.in(w.w1, arrange), call.in(w.w2, arrange), call.in(w.w3, arrange)});
     copy.routed = routed;

@@ -88,7 +88,7 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
         const int64_t routed = rows * shape.topk;
         const int64_t used = std::min(shape.experts, routed);
         EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
-        EXPECT_GE(s.shared_tiles * s.tile_inputs, rows);
+        EXPECT_GE(s.shared_tiles * s.shared_inputs, rows);
         EXPECT_EQ(s.input_values, rows * shape.hidden);
         EXPECT_EQ(s.hidden_values, s.pairs * shape.inner);
       }
@@ -101,9 +101,10 @@ TEST(ScratchSizes, StreamedTilesHoldEveryPair) {
     }
   }
   EXPECT_TRUE(some);
-  EXPECT_FALSE(expert_sizes(kShapes[0], 8, false, true).streamed);
-  EXPECT_TRUE(expert_sizes(kShapes[0], 16, true, true).streamed);
-  EXPECT_FALSE(expert_sizes(kShapes[1], 32, true, true).streamed);
+  EXPECT_FALSE(expert_sizes(kShapes[0], 2, false, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 4, true, true).streamed);
+  EXPECT_FALSE(expert_sizes(kShapes[1], 16, true, true).streamed);
+  EXPECT_TRUE(expert_sizes(kShapes[1], 32, true, true).streamed);
   EXPECT_TRUE(expert_sizes(kShapes[0], 512, false, true).streamed);
   EXPECT_TRUE(expert_sizes(kShapes[0], 2048, true, true).staged);
 }

@@ -13,7 +13,6 @@
 #include "ops/backends.h"
 #include "ops/cuda/emulated/device.h"
 #include "ops/cuda/experts.h"
-#include "ops/cuda/fp4_order.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/widened_layout.h"
 #include "ops/op_compare.h"
@@ -136,17 +135,14 @@ class EmulatedProducts final : public WrappedBackend {
     plan.input = input.data(), plan.hidden = hidden.data(), plan.output = output.data();
     std::vector<ExpertWeights> routed(args.routed.begin(), args.routed.end());
     for (ExpertWeights& w : routed) {
-      for (Fp4Weight* m : {&w.w1, &w.w2, &w.w3}) m->scales = guarded(m->scales, m->out * m->in / 32);
-    }
-    std::vector<std::vector<uint32_t>> arranged;
-    if (arranged_) {
-      for (ExpertWeights& w : routed) {
-        for (Fp4Weight* m : {&w.w1, &w.w2, &w.w3}) {
-          auto& words = arranged.emplace_back(static_cast<size_t>(m->out * m->in / 8));
-          std::memcpy(words.data(), m->codes, words.size() * 4);
-          for (uint32_t& word : words) word = cuda::arrange_fp4(word);
-          m->codes = reinterpret_cast<const uint8_t*>(words.data());
+      for (Fp4Weight* m : {&w.w1, &w.w2, &w.w3}) {
+        std::vector<uint8_t> codes(m->codes, m->codes + m->out * m->in / 2), scales(m->scales, m->scales + m->out * m->in / 32);
+        if (arranged_) {
+          std::vector<uint8_t> scratch(codes.size() + scales.size());
+          cuda::arrange_panels(codes.data(), scales.data(), m->out, m->in, scratch.data(), stream_);
         }
+        m->codes = guarded(codes.data(), static_cast<int64_t>(codes.size()));
+        m->scales = guarded(scales.data(), static_cast<int64_t>(scales.size()));
       }
     }
     Room<bf16> widened_weights(cuda::widened_shared_weights(args));
@@ -321,8 +317,9 @@ class StagedExpertShapes : public ::testing::TestWithParam<ExpertShape> {};
 TEST_P(StagedExpertShapes, HaveTheBitsOfTheOthers) {
   const ExpertShape& shape = GetParam();
   const RunRows run = expert_case(shape).make();
-  EmulatedProducts plain(0, false), staged(shape.tile_inputs, false);
+  EmulatedProducts plain(0, false), arranged_plain(0, true), staged(shape.tile_inputs, false);
   const Outputs want = run(plain, 0, shape.rows);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged_plain, 0, shape.rows), want, 0, shape.rows));
   ASSERT_NO_FATAL_FAILURE(expect_same(run(staged, 0, shape.rows), want, 0, shape.rows));
   EmulatedProducts arranged(shape.tile_inputs, true);
   ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged, 0, shape.rows), want, 0, shape.rows));
@@ -391,6 +388,9 @@ constexpr ExpertShape kStreamedShapes[] = {
     {"tiles", 576, 288, 6, 2, 25, kStreamed},
     {"several_tiles", 288, 576, 4, 2, 70, kStreamed},
     {"whole_segments", 1024, 512, 2, 1, 9, kStreamed},
+    {"few", 1600, 1056, 6, 2, 3, kStreamed},
+    {"few_long", 5120, 96, 3, 1, 2, kStreamed, 140},
+    {"few_wide", 224, 2304, 12, 6, 8, kStreamed},
     {"eights", 1280, 768, 3, 2, 12, kStreamed},
     {"release_width", 160, 2304, 2, 1, 20, kStreamed},
     {"large_scales", 576, 320, 3, 2, 20, kStreamed, 140},
@@ -404,6 +404,8 @@ TEST_P(StreamedExpertShapes, HaveTheBitsOfTheOthers) {
   const RunRows run = expert_case(shape).make();
   EmulatedProducts plain(0, false);
   const Outputs want = run(plain, 0, shape.rows);
+  EmulatedProducts arranged_plain(0, true);
+  ASSERT_NO_FATAL_FAILURE(expect_same(run(arranged_plain, 0, shape.rows), want, 0, shape.rows));
   for (const bool arranged : {false, true}) {
     SCOPED_TRACE(arranged ? "arranged" : "as they come");
     EmulatedProducts streamed(kStreamed, arranged);

@@ -1,0 +1,24 @@
+#pragma once
+
+// How blocks of a grid wait for what others of it have written. Those that are waited for have lower numbers: blocks begin in the
+// order of their numbers, so what a block waits for is under way or done, and waits for nobody itself.
+
+#include <cstdint>
+
+namespace deepinfer::cuda {
+
+/// One more is done. What the lanes of the warp wrote before they came together is there for whoever sees that.
+__device__ inline void count_done(int32_t* count) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(count) : "memory");
+}
+/// Until `wanted` are done. Other lanes of the warp come together with this one before they read.
+__device__ inline void wait_done(const int32_t* count, int wanted) {
+  for (;;) {
+    int done;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(done) : "l"(count) : "memory");
+    if (done >= wanted) return;
+    __nanosleep(100);
+  }
+}
+
+}  // namespace deepinfer::cuda
