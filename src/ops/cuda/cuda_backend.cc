@@ -19,6 +19,7 @@
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/row_ops.h"
 #include "ops/cuda/sample.h"
+#include "ops/cuda/staged_layout.h"
 #include "ops/cuda/staging.h"
 #include "ops/numerics.h"
 
@@ -88,8 +89,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
              (features_.staged
                   ? std::string("sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
                                 "expert, up to 128 of the shared one; ") +
-                        (features_.widened_experts ? "from 110 rows of an expert on average widened there, tiles of up to 160; "
-                                                   : "") +
+                        (features_.panels && features_.arranged
+                             ? "from 6 rows of an expert on average in bulk copies, widened in registers, tiles of 8 to 160; "
+                             : "") +
                         "few experts: mma bf16"
                   : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
                     "15")},
@@ -380,17 +382,15 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (rows == 0) return;
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
-    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed)};
+    const bool panels = features_.panels && features_.arranged && cuda::takes_panels(args);
+    cuda::ExpertPlan plan{cuda::expert_sizes(shape, rows, features_.staged, features_.streamed, panels)};
+    plan.arranged = features_.arranged;
     plan.shared_first = features_.overlap || plan.staged || plan.streamed;
     plan.fetch_bytes = features_.overlap ? kSharedFetch : 0;
-    plan.arranged = features_.arranged;
     plan.shared_apart = features_.widened && cuda::widened_shared(args, rows, plan).pays;
-    plan.widened_routed =
-        features_.widened_experts && cuda::pays_widened_routed(shape, rows) && cuda::takes_widened_routed(args, plan);
-    if (plan.widened_routed) plan.tile_inputs = cuda::kMostWidenedRouted;
     if (plan.shared_apart) plan.widened = widened_.get<bf16>(cuda::widened_shared_weights(args));
     const cuda::ExpertSizes room =
-        recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed) : plan;
+        recorder_.rehearses() ? cuda::most_expert_sizes(shape, rows, features_.staged, features_.streamed, panels) : plan;
     plan.token = pair_token_.get<int32_t>(room.pairs);
     plan.weight = pair_weight_.get<float>(room.pairs);
     plan.pair_of = pair_of_.get<int32_t>(room.pairs);

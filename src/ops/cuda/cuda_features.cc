@@ -18,7 +18,7 @@ constexpr Feature kFeatures[] = {
     {"wide-index", &CudaFeatures::wide_index},
     {"staged", &CudaFeatures::staged},
     {"widened", &CudaFeatures::widened},
-    {"widened-experts", &CudaFeatures::widened_experts},
+    {"panels", &CudaFeatures::panels},
     {"streamed", &CudaFeatures::streamed},
     {"few-rows", &CudaFeatures::few_rows},
     {"split", &CudaFeatures::split},

@@ -23,19 +23,18 @@ struct ExpertPlan : ExpertSizes {
     int32_t count = 0;   ///< 0: nothing to do
     int32_t done = 0;    ///< streamed plans: warps that have written their part of the hidden values
   };
-  int32_t* token = nullptr;     ///< [pairs]
-  float* weight = nullptr;      ///< [pairs]
-  int32_t* pair_of = nullptr;   ///< [rows, topk + 1] pairs of a token in ascending order of the experts
-  Tile* tiles = nullptr;        ///< [tile_count]
-  int64_t fetch_bytes = 0;      ///< of a weight of the shared expert that its blocks ask for ahead
-  bool shared_first = false;    ///< the shared expert's tiles are the first ones, and known before the others
-  bool shared_apart = false;    ///< the shared expert goes to experts_widened.cu, not with the others; staged plans
-  bool widened_routed = false;  ///< the others go to experts_widened_fp4.cu; staged plans
-  bool arranged = false;        ///< routed weights are in the order of fp4_order.h
-  bf16* widened = nullptr;      ///< widened_shared_weights, if shared_apart
-  bf16* input = nullptr;        ///< [rows, input_columns] quantised, in the order of the products (products.h)
-  bf16* hidden = nullptr;       ///< [pairs, hidden_columns] likewise
-  bf16* output = nullptr;       ///< [pairs, hidden]
+  int32_t* token = nullptr;    ///< [pairs]
+  float* weight = nullptr;     ///< [pairs]
+  int32_t* pair_of = nullptr;  ///< [rows, topk + 1] pairs of a token in ascending order of the experts
+  Tile* tiles = nullptr;       ///< [tile_count]
+  int64_t fetch_bytes = 0;     ///< of a weight of the shared expert that its blocks ask for ahead
+  bool shared_first = false;   ///< the shared expert's tiles are the first ones, and known before the others
+  bool shared_apart = false;   ///< the shared expert goes to experts_widened.cu, not with the others; staged plans
+  bool arranged = false;       ///< routed weights are in the order of fp4_order.h
+  bf16* widened = nullptr;     ///< widened_shared_weights, if shared_apart
+  bf16* input = nullptr;       ///< [rows, input_columns] quantised, in the order of the products (products.h)
+  bf16* hidden = nullptr;      ///< [pairs, hidden_columns] likewise
+  bf16* output = nullptr;      ///< [pairs, hidden]
 };
 
 /// A matrix of FP4 codes and their scales into the order of fp4_order.h, in place. `scratch`: bytes of both.
@@ -51,14 +50,11 @@ WidenedProduct widened_shared(const ExpertsArgs& args, int64_t rows, const Exper
 int64_t widened_shared_weights(const ExpertsArgs& args);
 /// Its inputs, behind the others', are in the order of widened.cuh.
 void multiply_shared_widened(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream);
-/// Whether the routed experts of a plan can be `widened_routed` (experts_widened_fp4.cu).
-bool takes_widened_routed(const ExpertsArgs& args, const ExpertPlan& plan);
-/// Pairs of their tiles at most.
-inline constexpr int kMostWidenedRouted = 160;
-void multiply_hidden_widened_fp4(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
-                                 LaunchStream& stream);
-void multiply_output_widened_fp4(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan,
-                                 LaunchStream& stream);
+/// Whether experts of these shapes can have a plan with `panels` (experts_panels.cu); their weights have to be arranged.
+bool takes_panels(const ExpertsArgs& args);
+/// The routed experts' products of such a plan.
+void multiply_hidden_panels(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
+void multiply_output_panels(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
 /// `routed`: device copy of args.routed.
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
                  LaunchStream& stream);

@@ -186,14 +186,14 @@ class Launcher {
     const TileRange shared{0, shared_tiles};
     const TileRange routed{shared_tiles, static_cast<int>(plan_.tile_count) - shared_tiles};
     if (!plan_.shared_apart) hidden<WeightFormat::kFp8>(shared);
-    if (plan_.widened_routed) {
-      multiply_hidden_widened_fp4(args_, routed_, plan_, stream_);
+    if (plan_.panels) {
+      multiply_hidden_panels(args_, routed_, plan_, stream_);
     } else {
       hidden<kRouted>(routed);
     }
     if (!plan_.shared_apart) output<WeightFormat::kFp8>(shared);
-    if (plan_.widened_routed) {
-      multiply_output_widened_fp4(args_, routed_, plan_, stream_);
+    if (plan_.panels) {
+      multiply_output_panels(args_, routed_, plan_, stream_);
     } else {
       output<kRouted>(routed);
     }

@@ -28,9 +28,15 @@ int staged_tile_inputs(const ExpertShape& shape, int64_t rows) {
   return share > 54 ? 96 : share > 42 ? 80 : share > 18 ? 64 : 32;
 }
 
-bool pays_widened_routed(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kLeastShare = 110;
-  return rows * shape.topk >= kLeastShare * shape.experts;
+int panel_tile_inputs(const ExpertShape& shape, int64_t rows) {
+  constexpr int64_t kLeastShare = 6;
+  // Items of four panels of the inner dimension that keep the device busy.
+  constexpr int64_t kEnoughItems = 264;
+  const int64_t routed = rows * shape.topk;
+  const int64_t share = routed / shape.experts;
+  if (share < kLeastShare || std::min(shape.experts, routed) * (shape.inner / 128) < kEnoughItems) return 0;
+  // Where each was fastest on an H200; tiles have room for the mean share and more, and cost what they hold.
+  return kPanelInputs[share <= 44 ? 0 : share <= 84 ? 1 : 2];
 }
 
 namespace {
@@ -58,7 +64,7 @@ constexpr int kStreamedShared = 32;  // of the shared expert: widening FP8 is wh
 
 // Whether streamed kernels have enough to do, and most experts no more than a tile: where they were faster on an H200.
 bool pays_streamed(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kMostShare = 14;
+  constexpr int64_t kMostShare = 14;           // those of experts_panels.cu are faster from fewer on
   constexpr int64_t kEnoughTiles = 24;         // those of four rows
   constexpr int64_t kEnoughPanels = 13 * 132;  // of 32 rows, of one matrix of all experts
   const int64_t routed = rows * shape.topk;
@@ -73,13 +79,22 @@ ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile
   return sizes_of(shape, rows, tile_inputs, shared_inputs, true);
 }
 
+ExpertSizes panel_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs) {
+  const int shared_inputs = staged_fp8_tile(rows, (shape.inner + kStagedHalf - 1) / kStagedHalf);
+  ExpertSizes s = staged_expert_sizes(shape, rows, tile_inputs, shared_inputs);
+  s.panels = true;
+  return s;
+}
+
 ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows) {
   ExpertSizes s = sizes_of(shape, rows, kStreamedInputs, kStreamedShared, false);
   s.streamed = true;
   return s;
 }
 
-ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed) {
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed, bool panels) {
+  const int panel_inputs = panels ? panel_tile_inputs(shape, rows) : 0;
+  if (panel_inputs > 0) return panel_expert_sizes(shape, rows, panel_inputs);
   const int staged_inputs = staged ? staged_tile_inputs(shape, rows) : 0;
   if (streamed && staged_inputs <= kStreamedInputs && pays_streamed(shape, rows)) return streamed_expert_sizes(shape, rows);
   if (staged_inputs > 0)
@@ -90,10 +105,10 @@ ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bo
   return sizes_of(shape, rows, inputs, inputs, false);
 }
 
-ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed) {
-  ExpertSizes most = expert_sizes(shape, rows, staged, streamed);
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged, bool streamed, bool panels) {
+  ExpertSizes most = expert_sizes(shape, rows, staged, streamed, panels);
   for (int64_t r = 1; r < rows; ++r) {
-    const ExpertSizes s = expert_sizes(shape, r, staged, streamed);
+    const ExpertSizes s = expert_sizes(shape, r, staged, streamed, panels);
     for (int64_t ExpertSizes::*size : {&ExpertSizes::pairs, &ExpertSizes::tile_count, &ExpertSizes::input_values,
                                        &ExpertSizes::hidden_values, &ExpertSizes::output_values}) {
       most.*size = std::max(most.*size, s.*size);

@@ -68,6 +68,7 @@ struct ExpertSizes {
   int shared_inputs = 8;     ///< the same of the shared expert's
   bool wide = false;         ///< warpgroups multiply: inputs are in the orders of wide.cuh
   bool staged = false;       ///< and weights come by shared memory (staged.cuh); tiles of an expert are of equal sizes
+  bool panels = false;       ///< staged, but the routed experts are multiplied from panels (experts_panels.cu)
   bool streamed = false;     ///< warps multiply panels of weights, from rings of their own (streamed.cuh)
   int64_t input_columns = 0;
   int64_t hidden_columns = 0;
@@ -79,15 +80,20 @@ struct ExpertSizes {
 int staged_tile_inputs(const ExpertShape& shape, int64_t rows);
 /// Of those kernels, with any sizes of tiles that staged_layout.h has for FP4, and for FP8 of the shared expert.
 ExpertSizes staged_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs, int shared_inputs);
-/// Whether routed experts have so many pairs each that widening their weights once pays (experts_widened_fp4.cu): on an H200 it
-/// took 1.25 times as long as the others with a mean share of 64, and 0.91 times with one of 128.
-bool pays_widened_routed(const ExpertShape& shape, int64_t rows);
+/// Pairs of a tile of the kernels of experts_panels.cu at most: of those for few, for some and for many of an expert.
+inline constexpr int kPanelInputs[] = {48, 88, 160};
+/// The one for an expert's mean share; 0: there is too little work for them.
+int panel_tile_inputs(const ExpertShape& shape, int64_t rows);
+/// Of those kernels, with tiles of one of kPanelInputs.
+ExpertSizes panel_expert_sizes(const ExpertShape& shape, int64_t rows, int tile_inputs);
 /// Of the streamed kernels (streamed.cuh).
 ExpertSizes streamed_expert_sizes(const ExpertShape& shape, int64_t rows);
 /// `staged`: with them where there is work enough (CudaFeatures::staged). `streamed`: with those where experts have a few tokens
-/// each (CudaFeatures::streamed), before staged ones.
-ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false);
+/// each (CudaFeatures::streamed), before staged ones. `panels`: with those of experts_panels.cu (CudaFeatures::panels, if the
+/// weights suit them) between the two.
+ExpertSizes expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false, bool panels = false);
 /// The largest of each size over steps of 1 to `rows` rows: fewer rows may have more tiles. What is no amount is that of `rows`.
-ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false);
+ExpertSizes most_expert_sizes(const ExpertShape& shape, int64_t rows, bool staged = false, bool streamed = false,
+                              bool panels = false);
 
 }  // namespace deepinfer::cuda

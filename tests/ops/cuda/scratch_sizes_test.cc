@@ -34,11 +34,38 @@ TEST(ScratchSizes, TilesHoldEveryPair) {
   }
 }
 
-// The same of the kernels that have tiles of any size up to a few: they are for steps that fill the device.
-TEST(ScratchSizes, WidenedExpertsNeedManyPairsEach) {
-  const ExpertShape release{384, 6, 5120, 2304};
-  EXPECT_FALSE(pays_widened_routed(release, 4096));
-  EXPECT_TRUE(pays_widened_routed(release, 8192));
+// The same of the kernels for weights in panels, before the others or beside them.
+TEST(ScratchSizes, PanelTilesHoldEveryPair) {
+  bool some = false;
+  for (const ExpertShape& shape : kShapes) {
+    for (int64_t rows = 1; rows < 9000; rows += rows < 600 ? 1 : 61) {
+      const ExpertSizes s = expert_sizes(shape, rows, true, true, true);
+      some |= s.panels;
+      if (!s.panels) {
+        EXPECT_EQ(s.tile_inputs, expert_sizes(shape, rows, true, true).tile_inputs);
+        continue;
+      }
+      EXPECT_TRUE(s.staged && s.wide && !s.streamed);
+      EXPECT_NE(std::ranges::find(kPanelInputs, s.tile_inputs), std::end(kPanelInputs)) << "no such kernel";
+      EXPECT_EQ(s.shared_inputs, staged_inputs(s.shared_inputs, true)) << "no such kernel";
+      EXPECT_LE(rows * shape.topk / shape.experts, s.tile_inputs) << "most experts have two tiles";
+      const int64_t routed = rows * shape.topk;
+      const int64_t used = std::min(shape.experts, routed);
+      EXPECT_GE(s.tile_count, used + (routed - used) / s.tile_inputs + s.shared_tiles);
+      EXPECT_GE(s.shared_tiles * s.shared_inputs, rows);
+    }
+    const ExpertSizes most = most_expert_sizes(shape, 1200, true, true, true);
+    for (int64_t rows = 1; rows <= 1200; ++rows) {
+      const ExpertSizes s = expert_sizes(shape, rows, true, true, true);
+      EXPECT_TRUE(most.tile_count >= s.tile_count && most.input_values >= s.input_values && most.hidden_values >= s.hidden_values)
+          << rows << " rows";
+    }
+  }
+  EXPECT_TRUE(some);
+  EXPECT_TRUE(expert_sizes(kShapes[0], 256, true, true, true).streamed);
+  EXPECT_EQ(expert_sizes(kShapes[0], 512, true, true, true).tile_inputs, kPanelInputs[0]);
+  EXPECT_EQ(expert_sizes(kShapes[0], 4096, true, true, true).tile_inputs, kPanelInputs[1]);
+  EXPECT_EQ(expert_sizes(kShapes[0], 8192, true, true, true).tile_inputs, kPanelInputs[2]);
 }
 
 TEST(ScratchSizes, StagedTilesHoldEveryPair) {

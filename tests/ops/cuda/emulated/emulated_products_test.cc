@@ -117,16 +117,15 @@ class EmulatedProducts final : public WrappedBackend {
     ExpertsArgs args = given;
     for (Fp8Weight* w : {&args.shared_w1, &args.shared_w2, &args.shared_w3}) *w = guarded(*w);
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, args.shared_w1.in, args.shared_w1.out};
-    cuda::ExpertPlan plan{tile_inputs_ > 0
+    cuda::ExpertPlan plan{panels_ && cuda::takes_panels(args) ? cuda::panel_expert_sizes(shape, rows, tile_inputs_)
+                          : tile_inputs_ > 0
                               ? cuda::staged_expert_sizes(shape, rows, tile_inputs_, tile_inputs_ == 80 ? 128 : tile_inputs_)
                           : tile_inputs_ == kStreamed ? cuda::streamed_expert_sizes(shape, rows)
                                                       : cuda::expert_sizes(shape, rows)};
     plan.shared_first = plan.staged || plan.streamed;
     plan.arranged = arranged_;
     plan.shared_apart = shared_apart_;
-    plan.widened_routed = widened_routed_ && cuda::takes_widened_routed(args, plan);
-    if (plan.widened_routed) plan.tile_inputs = cuda::kMostWidenedRouted;
-    widened_calls_ += plan.widened_routed ? 1 : 0;
+    panel_calls_ += plan.panels ? 1 : 0;
     Room<int32_t> token(plan.pairs), pair_of(plan.pairs);
     Room<float> weight(plan.pairs);
     Room<cuda::ExpertPlan::Tile> tiles(plan.tile_count);
@@ -157,8 +156,8 @@ class EmulatedProducts final : public WrappedBackend {
   int staged_calls() const { return staged_calls_; }
   bool fits() const { return fits_; }  ///< the last call had widened products
   /// Routed experts' weights are widened into shared memory, where they can be.
-  void widen_routed() { widened_routed_ = true; }
-  int widened_calls() const { return widened_calls_; }
+  void from_panels() { panels_ = true; }
+  int panel_calls() const { return panel_calls_; }
   void set_widened_inputs(int inputs) { widened_inputs_ = inputs; }  ///< of a tile
 
  private:
@@ -224,8 +223,8 @@ class EmulatedProducts final : public WrappedBackend {
   cuda::LaunchStream stream_;
   int staged_calls_ = 0;
   int widened_inputs_ = 96;
-  bool widened_routed_ = false;
-  int widened_calls_ = 0;
+  bool panels_ = false;
+  int panel_calls_ = 0;
   bool fits_ = false;
   std::vector<std::unique_ptr<Guarded>> guarded_;
 };
@@ -336,33 +335,32 @@ TEST(StagedExperts, AreCloseToTheReference) {
 INSTANTIATE_TEST_SUITE_P(All, StagedExpertShapes, ::testing::ValuesIn(kExpertShapes),
                          [](const auto& param) { return std::string(param.param.name); });
 
-// Routed experts whose weights are widened into shared memory: tiles of every size, some cut in two, several segments, one that
-// ends early.
-TEST(WidenedExperts, HaveTheBitsOfTheOthers) {
+// Routed experts whose weights come by bulk copies, of kernels for few, some and many pairs of an expert: tiles of every size,
+// some cut in two, several segments, one that ends early, in whole stages and in halves.
+TEST(PanelExperts, HaveTheBitsOfTheOthers) {
   for (const ExpertShape& shape :
-       {ExpertShape{"tiles_32", 256, 640, 4, 2, 50, 64}, ExpertShape{"tiles_48", 128, 128, 3, 2, 60, 64},
-        ExpertShape{"tiles_64", 640, 256, 3, 2, 90, 64}, ExpertShape{"tiles_96", 128, 1152, 3, 2, 120, 96},
-        ExpertShape{"tiles_160", 256, 128, 4, 2, 230, 96}, ExpertShape{"halved", 384, 128, 3, 1, 250, 96},
-        ExpertShape{"large_scales", 256, 256, 3, 2, 40, 64, 140}}) {
+       {ExpertShape{"few", 128, 128, 6, 3, 12, 48}, ExpertShape{"few_24", 256, 640, 4, 2, 34, 48},
+        ExpertShape{"few_40", 384, 256, 4, 2, 60, 48}, ExpertShape{"few_48", 640, 384, 3, 2, 80, 48},
+        ExpertShape{"few_halved", 1152, 128, 2, 1, 150, 48}, ExpertShape{"some", 640, 384, 5, 2, 110, 88},
+        ExpertShape{"some_halved", 384, 640, 2, 1, 220, 88}, ExpertShape{"many", 256, 640, 4, 2, 200, 160},
+        ExpertShape{"many_128", 128, 128, 3, 2, 180, 160}, ExpertShape{"many_halved", 384, 128, 3, 1, 400, 160},
+        ExpertShape{"large_scales", 256, 256, 3, 2, 40, 48, 140},
+        ExpertShape{"large_scales_many", 256, 256, 3, 2, 130, 160, 140}}) {
     SCOPED_TRACE(shape.name);
     const RunRows run = expert_case(shape).make();
-    EmulatedProducts plain(0, false);
-    const Outputs want = run(plain, 0, shape.rows);
-    for (const bool arranged : {false, true}) {
-      EmulatedProducts widened(shape.tile_inputs, arranged);
-      widened.widen_routed();
-      ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), want, 0, shape.rows));
-      EXPECT_EQ(widened.widened_calls(), 1);
-    }
+    EmulatedProducts plain(0, false), panels(shape.tile_inputs, true);
+    panels.from_panels();
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(panels, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
+    EXPECT_EQ(panels.panel_calls(), 1);
   }
 }
-TEST(WidenedExperts, LeaveNarrowOnesToTheOthers) {
+TEST(PanelExperts, LeaveNarrowOnesToTheOthers) {
   const ExpertShape shape{"narrow", 256, 288, 3, 2, 40, 64};
   const RunRows run = expert_case(shape).make();
   EmulatedProducts plain(0, false), widened(shape.tile_inputs, true);
-  widened.widen_routed();
+  widened.from_panels();
   ASSERT_NO_FATAL_FAILURE(expect_same(run(widened, 0, shape.rows), run(plain, 0, shape.rows), 0, shape.rows));
-  EXPECT_EQ(widened.widened_calls(), 0);
+  EXPECT_EQ(widened.panel_calls(), 0);
 }
 
 // The shared expert by widened products, every size of tile of either of them; columns that end in the middle of a segment.
