@@ -220,11 +220,11 @@ __global__ void __launch_bounds__(kValueThreads, 1)
   for (int i = 0; i < 2; ++i) {
     const int h = head + i * 8;
     if (h >= own_heads) continue;
-    const float share = 1.0f / totals[first_pair + h];
+    const float total = totals[first_pair + h];
     bf16* to = out + (first_pair + h) * dim + slice + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 4; ++n)
-      *reinterpret_cast<uint32_t*>(to + n * 8) = narrow_pair(c[n][i * 2] * share, c[n][i * 2 + 1] * share);
+      *reinterpret_cast<uint32_t*>(to + n * 8) = narrow_pair(c[n][i * 2] / total, c[n][i * 2 + 1] / total);
   }
 }
 

@@ -218,8 +218,7 @@ __global__ void __launch_bounds__(kValueThreads, 2)
   for (int i = 0; i < 2; ++i) {
     const int h = lane / 4 + i * 8;
     if (h >= own_heads) continue;
-    const float share = 1.0f / totals[h];
-    uint32_t o = narrow_pair(c[i * 2] * share, c[i * 2 + 1] * share);
+    uint32_t o = narrow_pair(c[i * 2] / totals[h], c[i * 2 + 1] / totals[h]);
     if (rotated) o = rotate_pair(o, cosine, sine);
     *reinterpret_cast<uint32_t*>(out + (r * heads + first_head + h) * dim + own_dim) = o;
   }

@@ -7,7 +7,7 @@
 // bf16, and multiplied by values 16 entries at a time, onto the sums so far. Where a tile has a larger score than those before
 // it, sums are multiplied by 2^(the difference) first. Denominators are fp32: entries of the same place among eight neighbours
 // have a sum of their own, of a tile in ascending order, then of tile after tile; the eight are added as a tree, and the sink at
-// the end. Outputs are sums times one over the denominator.
+// the end. Outputs are sums divided by it.
 //
 // A largest score that does not change has a factor of exactly 1, so whether it is multiplied by does not matter.
 

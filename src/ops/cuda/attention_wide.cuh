@@ -174,16 +174,56 @@ __device__ inline void store_piece(const WidePiece& piece, bool window, int seco
   }
 }
 
+// sums / total in place, of the lane's head i of two. Where no step leaves the range of numbers, two corrections of the product
+// with the reciprocal round as a division does (Markstein), without its look at every operand; zeros keep their signs.
+template <int kEights>
+__device__ inline void divide_sums(float total, int i, float (&sums)[kEights][4]) {
+  constexpr float kLeast = 0x1p-100f;
+  constexpr float kMost = 0x1p40f;
+  float least = 1;
+  float most = 1;
+#pragma unroll
+  for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+    for (int k = i * 2; k < i * 2 + 2; ++k) {
+      const float size = fabsf(sums[j][k]);
+      least = fminf(least, size == 0 ? 1.0f : size);
+      most = fmaxf(most, size);
+    }
+  }
+  const bool plain = least >= kLeast && most <= kMost && total >= 0x1p-20f && total <= 0x1p20f;
+  if (__any_sync(0xffffffffu, !plain)) {
+#pragma unroll
+    for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+      for (int k = i * 2; k < i * 2 + 2; ++k) sums[j][k] /= total;
+    }
+    return;
+  }
+  const float reciprocal = 1.0f / total;
+#pragma unroll
+  for (int j = 0; j < kEights; ++j) {
+#pragma unroll
+    for (int k = i * 2; k < i * 2 + 2; ++k) {
+      const float sum = sums[j][k];
+      float quotient = sum * reciprocal;
+      quotient = fmaf(fmaf(-total, quotient, sum), reciprocal, quotient);
+      quotient = fmaf(fmaf(-total, quotient, sum), reciprocal, quotient);
+      sums[j][k] = copysignf(quotient, sum);
+    }
+  }
+}
+
 // Half of the dims of the warp's 16 heads, from `out` on: of four eights of two products each, a lane of four has two dims of
 // each product, and exchanges with its neighbour until it has one eight.
-__device__ inline void write_outputs(const float (&total)[2], int own_heads, const float (&sums)[32][4], bf16* out) {
+__device__ inline void write_outputs(const float (&total)[2], int own_heads, float (&sums)[32][4], bf16* out) {
   const int lane = lane_index();
   const bool odd = lane % 2 == 1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int head = warp_in_group() * 16 + lane / 4 + i * 8;
     const bool there = head < own_heads;
-    const float share = 1.0f / total[i];
+    divide_sums(there ? total[i] : 1.0f, i, sums);
 #pragma unroll
     for (int quarter = 0; quarter < 2; ++quarter) {
 #pragma unroll
@@ -196,7 +236,7 @@ __device__ inline void write_outputs(const float (&total)[2], int own_heads, con
 #pragma unroll
             for (int product = 0; product < 2; ++product) {
               const float(&sum)[4] = sums[quarter * 16 + (s + k) * 4 + product * 2 + half];
-              own[k][product] = narrow_pair(sum[i * 2] * share, sum[i * 2 + 1] * share);
+              own[k][product] = narrow_pair(sum[i * 2], sum[i * 2 + 1]);
             }
           }
           uint32_t words[4];
