@@ -41,7 +41,9 @@ void CUPTIAPI take_buffer(CUcontext /*context*/, uint32_t /*stream*/, uint8_t* b
   while (cuptiActivityGetNextRecord(buffer, valid, &record) == CUPTI_SUCCESS) {
     if (record->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
       const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel10*>(record);
-      records().spans.push_back({kernel->name != nullptr ? kernel->name : "", kernel->start, kernel->end});
+      records().spans.push_back({kernel->name != nullptr ? kernel->name : "", kernel->start, kernel->end,
+                                 int64_t{kernel->gridX} * kernel->gridY * kernel->gridZ,
+                                 int64_t{kernel->blockX} * kernel->blockY * kernel->blockZ});
     } else if (record->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
       const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy6*>(record);
       records().spans.push_back({"copy", copy->start, copy->end});

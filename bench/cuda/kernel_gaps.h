@@ -17,6 +17,8 @@ struct DeviceSpan {
   std::string name;
   uint64_t begin = 0;
   uint64_t end = 0;
+  int64_t blocks = 0;  ///< of a kernel
+  int64_t threads = 0;
 };
 
 /// What lies between the begin of the first span and the end of the last.
