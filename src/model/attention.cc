@@ -50,7 +50,7 @@ void Model::attention_inputs(Step& step, int64_t layer, const BlockWeights& w, c
                                .kv_norm = w.kv_norm,
                                .kv_dim = c.head_dim,
                                .rotation = rotation,
-                               .packed = b.window_kv.data(),
+                               .packed = fresh_window(step, layer),
                                .eps = c.rms_norm_eps},
                               rows);
   step.observe("window_kv", layer, b.window_kv, rows * c.window_row_bytes());
@@ -205,7 +205,7 @@ void Model::attend(Step& step, int64_t layer, int64_t source, const RopeRows& ro
     const int64_t window_start = decoder ? state.decoder_window_start() : state.encoder_window_start();
     const WindowRows window{.ring = state.window_ring(layer),
                             .capacity = state.window_capacity(),
-                            .fresh = b.window_kv.data() + span.first_row * c.window_row_bytes(),
+                            .fresh = fresh_window(step, layer) + span.first_row * c.window_row_bytes(),
                             .start = span.start,
                             .row_bytes = c.window_row_bytes()};
     const PagedRows compressed = source >= 0 ? state.main_rows(source) : PagedRows{};
@@ -237,13 +237,17 @@ void Model::rotated_attention(Step& step, const float* sinks, const RopeRows& ro
                               b.q.data(), rotation);
 }
 
+uint8_t* Model::fresh_window(const Step& step, int64_t layer) const {
+  return step.b->window_kv.data() + (step.commits_at_once ? layer * step.rows * config_.window_row_bytes() : 0);
+}
+
 void Model::commit_window(Step& step, int64_t layer) {
   Buffers& b = *step.b;
   const int64_t bytes = config_.window_row_bytes();
   b.copies.clear();
   for (const StepSpan& span : step.in->spans) {
     SequenceState& state = *span.state;
-    const uint8_t* fresh = b.window_kv.data() + span.first_row * bytes;
+    const uint8_t* fresh = fresh_window(step, layer) + span.first_row * bytes;
     // Before the ring forgets what the snapshot still reads.
     if (span.save != nullptr) state.save_layer(layer, fresh, span.start, *span.save);
     uint8_t* ring = state.window_ring(layer);
@@ -251,7 +255,11 @@ void Model::commit_window(Step& step, int64_t layer) {
       b.copies.push_back({ring + p % state.window_capacity() * bytes, fresh + (p - span.start) * bytes});
   }
   pad_copies(step, step.rows);
-  b.memory->copy_rows(b.copies, bytes);
+  if (step.commits_at_once) {
+    b.ring_copies.insert(b.ring_copies.end(), b.copies.begin(), b.copies.end());
+  } else {
+    b.memory->copy_rows(b.copies, bytes);
+  }
 }
 
 }  // namespace deepinfer

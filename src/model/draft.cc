@@ -2,6 +2,7 @@
 // confidences.
 
 #include <algorithm>
+#include <utility>
 
 #include "model/model.h"
 #include "model/step.h"
@@ -332,10 +333,11 @@ void Model::draft_block(Step& step) {
     const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(s);
     backend_->begin_layer(layer);
     step.observe_block(layer, n, c.hidden_size);
-    collapse_and_norm(step, w.attn_norm);
+    if (!std::exchange(step.collapsed, false)) collapse_and_norm(step, w.attn_norm);
     mix_streams(step, w.hc_attn);
     draft_attention(step, static_cast<int64_t>(s));
-    finish_block(step, layer, w, c.dspark_num_experts_per_tok);
+    const bool collapses = step.observer == nullptr && s + 1 < weights_.draft.stages.size();
+    finish_block(step, layer, w, c.dspark_num_experts_per_tok, collapses ? weights_.draft.stages[s + 1].attn_norm : nullptr);
   }
   backend_->begin_layer(-1);
 }

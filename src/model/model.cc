@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "model/step.h"
 #include "ops/shape_buckets.h"
@@ -177,7 +178,7 @@ void Model::reserve_buffers(const Step& step) {
   b.o.reserve_discard(rows * c.num_attention_heads * c.head_dim);
   b.o_low.reserve_discard(rows * c.o_groups * c.o_lora_rank);
   b.kv.reserve_discard(rows * c.head_dim);
-  b.window_kv.reserve_discard(rows * c.window_row_bytes());
+  b.window_kv.reserve_discard(std::max(rows, std::min(rows, kMostCommittedAtOnce) * c.num_hidden_layers) * c.window_row_bytes());
   b.comp_kv.reserve_discard(rows * c.head_dim);
   b.comp_gate.reserve_discard(rows * c.head_dim);
   b.latent.reserve_discard(rows * c.head_dim);
@@ -348,6 +349,8 @@ void Model::run_layers(const StepBatch& batch, Step& step, StepOutput& output) {
     }
   }
   if (step.gathers_ahead) gather_ahead(step);
+  step.commits_at_once = step.replayed && !step.narrows && step.rows <= kMostCommittedAtOnce;
+  b.ring_copies.clear();
   begin_pre(step);
   if (step.narrows) {
     b.memory->fill(b.main_hidden.data(), 0,
@@ -359,6 +362,7 @@ void Model::run_layers(const StepBatch& batch, Step& step, StepOutput& output) {
     (layer < c.first_decoder_layer() ? output.encoder_row_layers : output.decoder_row_layers) += step.live;
   }
   backend_->begin_layer(-1);
+  if (step.commits_at_once) b.memory->copy_rows(b.ring_copies, c.window_row_bytes());
   compute_logits(batch, step);
   if (step.narrows) swap_kept(b);  // buffers lie where they lay
 }
@@ -446,7 +450,7 @@ void Model::run_block(Step& step, int64_t layer) {
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
   tap_streams(step, layer);
 
-  collapse_and_norm(step, w.attn_norm);
+  if (!std::exchange(step.collapsed, false)) collapse_and_norm(step, w.attn_norm);
   if (c.is_kv_source(layer)) run_compressor(step, layer, source_of(layer));
   // With the last global rows written, only positions that the decoder is asked for go on (spec §8.3).
   if (layer == c.first_decoder_layer()) narrow(step);
@@ -454,7 +458,10 @@ void Model::run_block(Step& step, int64_t layer) {
   if (rows == 0) return;
   mix_streams(step, w.hc_attn);
   run_attention(step, layer);
-  finish_block(step, layer, w, c.num_experts_per_tok);
+  // Unless Engram adds to the streams first, or an observer may change them.
+  const int64_t next = layer + 1;
+  const bool collapses = step.observer == nullptr && next < c.num_hidden_layers && c.engram_slot(next) < 0;
+  finish_block(step, layer, w, c.num_experts_per_tok, collapses ? weights_.blocks[static_cast<size_t>(next)].attn_norm : nullptr);
 }
 
 // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
@@ -471,7 +478,7 @@ void Model::mix_streams(Step& step, const HyperMixWeights& w) {
   backend_->beside([&] { backend_->hyper_mix(w, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data()); });
 }
 
-void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token) {
+void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const bf16* next_norm) {
   Buffers& b = *step.b;
   const int64_t n = config_.hc_mult;
   const int64_t hidden = config_.hidden_size;
@@ -486,8 +493,14 @@ void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64
   run_experts(step, layer, w, experts_per_token);
   step.observe("ffn_out", layer, b.out, rows * hidden);
   backend_->join();
-  backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
   std::swap(b.pre, b.next_pre);
+  if (next_norm != nullptr) {
+    backend_->hyper_expand_collapse_norm(b.out.data(), b.post.data(), b.comb.data(), b.pre.data(), rows, n, hidden, next_norm,
+                                         config_.rms_norm_eps, b.x.data(), b.u.data());
+    step.collapsed = true;
+  } else {
+    backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());
+  }
   step.observe("stream", layer, b.x, rows * n * hidden);
   step.observe("pre", layer, b.pre, rows * n);
 }

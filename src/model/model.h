@@ -204,9 +204,10 @@ class Model {
   void compute_logits(const StepBatch& batch, const Step& step);
   void run_block(Step& step, int64_t layer);
   void collapse_and_norm(Step& step, const bf16* norm);
-  /// From the output of the attention on; its expansion coefficients are in place.
   void mix_streams(Step& step, const HyperMixWeights& w);
-  void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
+  /// From the output of the attention on; its expansion coefficients are in place. `next_norm`: that of the sublayer behind the
+  /// block, if its input is made here too.
+  void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const bf16* next_norm);
   void tap_streams(Step& step, int64_t layer);
   // engram.cc
   void run_engram(Step& step, int64_t layer);
@@ -244,6 +245,8 @@ class Model {
   void run_indexer(Step& step, int64_t layer, int64_t source);
   void attend(Step& step, int64_t layer, int64_t source, const RopeRows& rotation);
   void commit_window(Step& step, int64_t layer);
+  /// Packed keys of the step's rows for a layer.
+  uint8_t* fresh_window(const Step& step, int64_t layer) const;
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
   // draft.cc
   void run_context(Step& step);

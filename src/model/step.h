@@ -94,6 +94,9 @@ class DraftResults {
   int64_t length_ = 0, lanes_ = 0;
 };
 
+/// Steps of more rows put each layer's into its ring when it has run.
+inline constexpr int64_t kMostCommittedAtOnce = 64;
+
 /// Step buffers. They grow to the largest step seen and stay, so that steps don't allocate.
 struct Model::Buffers {
   explicit Buffers(DeviceMemory* m) : memory(m) {}
@@ -111,7 +114,7 @@ struct Model::Buffers {
   DeviceBuffer<bf16> q{memory}, o{memory};                 ///< [rows, heads, head_dim]
   DeviceBuffer<bf16> o_low{memory};                        ///< [rows, groups * lora]
   DeviceBuffer<bf16> kv{memory};                           ///< [rows, head_dim]
-  DeviceBuffer<uint8_t> window_kv{memory};                 ///< [rows, window_row_bytes] packed
+  DeviceBuffer<uint8_t> window_kv{memory};                 ///< [rows, window_row_bytes] packed, or as much for each layer
   DeviceBuffer<float> comp_kv{memory}, comp_gate{memory};  ///< [rows, head_dim]
   DeviceBuffer<bf16> latent{memory};                       ///< [groups, head_dim]
   DeviceBuffer<bf16> index_k{memory};                      ///< [groups, index_head_dim]
@@ -149,10 +152,11 @@ struct Model::Buffers {
   std::vector<const float*> pool_kv, pool_gate;
   std::vector<uint8_t*> index_key_rows, compressed_rows;  ///< [groups] where they go in the pages
   std::vector<DeviceMemory::RowCopy> copies;
-  int64_t main_hidden_rows = 0;      ///< of the last forward pass
-  std::vector<int32_t> tokens;       ///< [rows]
-  std::vector<int64_t> page_counts;  ///< [sequences] before the step
-  std::vector<int32_t> kept_row;     ///< [rows of the batch] where the row goes on, -1 if it does not; only if the step narrows
+  std::vector<DeviceMemory::RowCopy> ring_copies;  ///< of a step that commits at once
+  int64_t main_hidden_rows = 0;                    ///< of the last forward pass
+  std::vector<int32_t> tokens;                     ///< [rows]
+  std::vector<int64_t> page_counts;                ///< [sequences] before the step
+  std::vector<int32_t> kept_row;  ///< [rows of the batch] where the row goes on, -1 if it does not; only if the step narrows
   std::vector<int32_t> prefix_history;
 };
 
@@ -180,6 +184,8 @@ struct Model::Step {
   const uint8_t* image = nullptr;  ///< of `in`, in the backend's memory; nullptr without
   int64_t pairs = 0;               ///< groups of ratio 2 that this step writes, all sequences
   bool gathers_ahead = false;      ///< Engram rows of all layers, from the beginning of the step on
+  bool collapsed = false;          ///< the next sublayer's input is there already
+  bool commits_at_once = false;    ///< window rows of all layers go to the rings when all have run
   int64_t logit_rows = 0;          ///< rows of the head
   int64_t candidate_words = 0;
 
