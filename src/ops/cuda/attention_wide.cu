@@ -290,9 +290,11 @@ __device__ void add_values(WideAttentionShared& s, const WideWork& work, int gro
         if (step % 2 == 1) commit_products();
       }
       wait_products<1>();
+      __syncwarp();  // all lanes have read what they use of the buffer
       if (lane == 0) barrier_arrive(&s.empty[buffer][0]);
       wait_products<0>();
       settle(c);
+      __syncwarp();
       if (lane == 0) barrier_arrive(&s.empty[buffer][1]);
     }
     write_outputs(total, own.own_heads, c, work.out + own.offset(work) + group * (kWideDim / kValueGroups));
