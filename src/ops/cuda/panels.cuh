@@ -153,6 +153,7 @@ __device__ inline void multiply_tile(const Shared<Block>& s, RingPlace& at, int 
   const uint32_t own_codes = Block::kLayout.codes + panel * kStageCodes + eight * (kPanelCodes / 4) + lane * 16;
   const uint32_t own_scales = Block::kLayout.scales + panel * kStageScales + lane * 4 + eight;
   const auto release = [&](int stage) {
+    __syncwarp();  // all lanes have read their rows and scales
     if (lane == 0) barrier_arrive(s.empty(stage));
   };
   float c[kInputs / 8][4], total[kInputs / 8][4];
