@@ -9,48 +9,67 @@
 namespace deepinfer::cuda {
 namespace {
 
+// Blocks of more threads than kRowThreads are for few rows, where all columns are on their way at once. Their first kRowThreads
+// threads then add the squares as those of a smaller block do.
+constexpr int kMostRowThreads = 1024;
+constexpr int64_t kFewBlockRows = 32;
+
+// The factor of the row's norm; `square`: of a block of kRowThreads, the sum of each thread's columns.
+template <int kThreads>
+__device__ float row_scale(float square, const uint2* columns, int hidden, float eps) {
+  __shared__ float scratch[kThreads / kWarp];
+  if constexpr (kThreads > kRowThreads) {
+    __syncthreads();
+    square = 0;
+    if (threadIdx.x < kRowThreads) {
+      for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4)
+        square = add_squares(columns[i / 4], square);
+    }
+  }
+  return norm_scale(square, hidden, eps, scratch);
+}
+
 // One block a row: hyper_collapse, then rms_norm. A thread reads from shared memory what it wrote itself.
-template <int kStreams>
-__global__ void __launch_bounds__(kRowThreads)
+template <int kStreams, int kThreads>
+__global__ void __launch_bounds__(kThreads)
     collapse_norm_kernel(const bf16* x, const float* pre, int streams, int hidden, const bf16* w, float eps, bf16* y) {
   take_turn();
   auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
-  __shared__ float scratch[kRowThreads / kWarp];
   const int n = kStreams > 0 ? kStreams : streams;
   const int64_t row = blockIdx.x;
   x += row * n * hidden;
   float square = 0;
-  constexpr int kAhead = 5;  // columns on their way at once
-  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kRowThreads * 4) {
+  constexpr int kAhead = kThreads > kRowThreads ? 2 : 5;  // columns on their way at once
+  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kThreads * 4) {
     uint2 v[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * kRowThreads * 4;
+      const int i = first + a * kThreads * 4;
       v[a] = i < hidden ? collapse_four(x + i, pre + row * n, n, hidden) : make_uint2(0, 0);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * kRowThreads * 4;
+      const int i = first + a * kThreads * 4;
       if (i >= hidden) break;
       columns[i / 4] = v[a];
       square = add_squares(v[a], square);
     }
   }
-  const float scale = norm_scale(square, hidden, eps, scratch);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
+  const float scale = row_scale<kThreads>(square, columns, hidden, eps);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kThreads * 4) {
     *reinterpret_cast<uint2*>(y + row * hidden + i) =
         normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
   }
 }
 
 // One block a row of four streams: hyper_expand, then as above.
-__global__ void __launch_bounds__(kRowThreads)
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads)
     expand_collapse_norm_kernel(const bf16* o, const float* post, const float* comb, const float* pre, int hidden, const bf16* w,
                                 float eps, bf16* x, bf16* y) {
   take_turn();
   constexpr int kStreams = 4;
   auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
-  __shared__ float scratch[kRowThreads / kWarp];
   const int64_t row = blockIdx.x;
   o += row * hidden;
   x += row * kStreams * hidden;
@@ -63,12 +82,12 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < kStreams; ++j) mix[i][j] = comb[(row * kStreams + i) * kStreams + j];
   }
   float square = 0;
-  constexpr int kAhead = 3;  // columns on their way at once
-  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kRowThreads * 4) {
+  constexpr int kAhead = kThreads > kRowThreads ? 2 : 3;  // columns on their way at once
+  for (int first = static_cast<int>(threadIdx.x) * 4; first < hidden; first += kAhead * kThreads * 4) {
     uint2 out[kAhead], old[kAhead][kStreams];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * kRowThreads * 4;
+      const int i = first + a * kThreads * 4;
       if (i >= hidden) break;
       out[a] = *reinterpret_cast<const uint2*>(o + i);
 #pragma unroll
@@ -76,7 +95,7 @@ __global__ void __launch_bounds__(kRowThreads)
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = first + a * kRowThreads * 4;
+      const int i = first + a * kThreads * 4;
       if (i >= hidden) break;
       float sum[4] = {};
 #pragma unroll
@@ -90,8 +109,8 @@ __global__ void __launch_bounds__(kRowThreads)
       square = add_squares(v, square);
     }
   }
-  const float scale = norm_scale(square, hidden, eps, scratch);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kRowThreads * 4) {
+  const float scale = row_scale<kThreads>(square, columns, hidden, eps);
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kThreads * 4) {
     *reinterpret_cast<uint2*>(y + row * hidden + i) =
         normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
   }
@@ -157,16 +176,23 @@ __global__ void __launch_bounds__(kRowThreads) latents_kernel(const LatentArgs a
 void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                          bf16* y, LaunchStream& stream) {
   if (rows == 0) return;
-  const auto kernel = n == 4 ? collapse_norm_kernel<4> : collapse_norm_kernel<0>;
-  stream.launch(kernel, static_cast<unsigned>(rows), kRowThreads, static_cast<size_t>(hidden) * sizeof(bf16), x, pre,
-                static_cast<int>(n), static_cast<int>(hidden), w, eps, y);
+  const auto launch = [&](auto kernel, int threads) {
+    stream.launch(kernel, static_cast<unsigned>(rows), static_cast<unsigned>(threads), static_cast<size_t>(hidden) * sizeof(bf16),
+                  x, pre, static_cast<int>(n), static_cast<int>(hidden), w, eps, y);
+  };
+  const bool few = rows <= kFewBlockRows;
+  if (n != 4) return launch(collapse_norm_kernel<0, kRowThreads>, kRowThreads);
+  if (!few) return launch(collapse_norm_kernel<4, kRowThreads>, kRowThreads);
+  launch(collapse_norm_kernel<4, kMostRowThreads>, kMostRowThreads);
 }
 
 void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows,
                                 int64_t hidden, const bf16* w, float eps, bf16* x, bf16* y, LaunchStream& stream) {
   if (rows == 0) return;
-  stream.launch(expand_collapse_norm_kernel, static_cast<unsigned>(rows), kRowThreads, static_cast<size_t>(hidden) * sizeof(bf16),
-                o, post, comb, pre, static_cast<int>(hidden), w, eps, x, y);
+  const bool few = rows <= kFewBlockRows;
+  stream.launch(few ? expand_collapse_norm_kernel<kMostRowThreads> : expand_collapse_norm_kernel<kRowThreads>,
+                static_cast<unsigned>(rows), static_cast<unsigned>(few ? kMostRowThreads : kRowThreads),
+                static_cast<size_t>(hidden) * sizeof(bf16), o, post, comb, pre, static_cast<int>(hidden), w, eps, x, y);
 }
 
 void attention_latents(const LatentArgs& args, int64_t rows, LaunchStream& stream) {

@@ -18,8 +18,9 @@ namespace {
 constexpr int kMultiprocessors = 132;
 constexpr int kMostWarps = 10;  // of a block, two at once on a multiprocessor
 constexpr int kWarpsAtOnce = 20;
-constexpr int kMostRows = 2;    // more have no room in shared memory, and are read too often elsewhere
-constexpr int kRowStride = 20;  // floats between input rows of sums: no two lanes of a store meet in a bank
+constexpr uint32_t kMostShared = 220 << 10;  // of a multiprocessor's blocks
+constexpr int kMostRows = 2;                 // more have no room in shared memory, and are read too often elsewhere
+constexpr int kRowStride = 20;               // floats between input rows of sums: no two lanes of a store meet in a bank
 
 struct StreamGrid : PanelGrid {
   int segments = 0;  // of a panel
@@ -218,21 +219,29 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
 StreamGrid grid_of(const ProductArgs& args) {
   StreamGrid grid{PanelGrid(args)};
   grid.segments = static_cast<int>(segment_count(args.outputs[0].weight.in));
-  grid.warps = segment_warps(grid.segments, kMostWarps);
-  grid.teams =
-      std::clamp((grid.panels + 2 * kMultiprocessors - 1) / (2 * kMultiprocessors), 1, std::min(kMostWarps / grid.warps, 8));
-  const int most = kMultiprocessors * (kWarpsAtOnce / (grid.warps * grid.teams));
-  grid.blocks = std::min(most, (grid.panels + grid.teams - 1) / grid.teams);
-  return grid;
+  const auto columns = static_cast<int>(args.outputs[0].weight.in);
+  // Teams of the size with which the busiest warp has the fewest columns, the larger of equals.
+  int64_t least = INT64_MAX;
+  StreamGrid best = grid;
+  for (int rounds = 1; rounds <= grid.segments; ++rounds) {
+    grid.warps = (grid.segments + rounds - 1) / rounds;
+    if (grid.warps > kMostWarps) continue;
+    grid.teams =
+        std::clamp((grid.panels + 2 * kMultiprocessors - 1) / (2 * kMultiprocessors), 1, std::min(kMostWarps / grid.warps, 8));
+    const auto shared = layout_of(grid, static_cast<int>(args.rows), columns).bytes;
+    const int at_once = std::min(kWarpsAtOnce / (grid.warps * grid.teams), static_cast<int>(std::max(kMostShared / shared, 1u)));
+    grid.blocks = std::min(kMultiprocessors * at_once, (grid.panels + grid.teams - 1) / grid.teams);
+    const int64_t turns = (grid.panels + grid.blocks * grid.teams - 1) / (grid.blocks * grid.teams);
+    const int64_t busiest = turns * std::min(rounds * kSegment, columns);
+    if (shared <= kMostShared && busiest < least) least = busiest, best = grid;
+  }
+  return best;
 }
-
-constexpr uint32_t kMostShared = 220 << 10;
 
 template <WeightFormat kFormat>
 void launch(const ProductArgs& args, LaunchStream& stream) {
-  StreamGrid grid = grid_of(args);
+  const StreamGrid grid = grid_of(args);
   const uint32_t shared = layout_of(grid, static_cast<int>(args.rows), static_cast<int>(args.outputs[0].weight.in)).bytes;
-  grid.blocks = std::min(grid.blocks, kMultiprocessors * static_cast<int>(std::max(kMostShared / shared, 1u)));
   stream.launch(streamed_kernel<kFormat>, static_cast<unsigned>(grid.blocks),
                 static_cast<unsigned>(grid.warps * grid.teams * kWarp), shared, args, grid);
 }
@@ -248,8 +257,7 @@ bool takes_streamed_products(const ProductArgs& args, WeightFormat format) {
   int64_t rows = 0;
   for (int i = 0; i < args.output_count; ++i) rows += args.outputs[i].weight.out;
   if (rows / kHalfPanelRows * segment_count(args.outputs[0].weight.in) < kEnough) return false;
-  const StreamGrid grid = grid_of(args);
-  return layout_of(grid, static_cast<int>(args.rows), static_cast<int>(args.outputs[0].weight.in)).bytes <= kMostShared;
+  return grid_of(args).blocks > 0;
 }
 
 void multiply_fp8_quantized_streamed(const ProductArgs& args, LaunchStream& stream) { launch<WeightFormat::kFp8>(args, stream); }
