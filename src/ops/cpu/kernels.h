@@ -65,8 +65,8 @@ struct CpuKernels {
 
 inline constexpr int64_t kKeyBlock = 64;
 inline constexpr int64_t kHeadLanes = 16;
-/// List entries whose probabilities are relative to the largest score up to the last of them (spec 3.10): with the next ones, sums
-/// are multiplied by what that changes.
+/// List entries whose probabilities are relative to the largest score up to the last of them (spec 3.10): with the next ones,
+/// sums are multiplied by what that changes.
 inline constexpr int64_t kAttentionTile = 64;
 inline int64_t padded_heads(int64_t heads) { return (heads + kHeadLanes - 1) / kHeadLanes * kHeadLanes; }
 
