@@ -4,10 +4,11 @@
   golden_draft.py SHARED CHECKPOINT GOLDEN OUT.safetensors
 
 SHARED: folder with nano/tools (the PyTorch reference; Debian python3-torch, python3-regex). GOLDEN names the prompts (short.ids with
-its decode steps, long.ids); the draft of the short one is checked to be the one in it. Per case (short, long), with n a stage counted
-on from the last backbone layer: CASE.ids (all tokens that have run, then the anchor), CASE.Lxx.main_hidden of the last window of
-positions (xx: the first stage), CASE.Lnn.context_kv of the same positions, CASE.Lnn.{attn_out,ffn_out,stream,pre,experts,window_kv},
-CASE.draft_ids, CASE.draft_logits, CASE.draft_confidence. All F32 or I32.
+its decode steps, long.ids). Prompts run as in GOLDEN, all behind them with the attention of reference_attention.py. Per case (short, long), with n a stage counted on from the
+last backbone layer: CASE.ids (all tokens that have run, then the anchor), CASE.Lxx.main_hidden of the last window of positions (xx:
+the first stage), CASE.Lnn.context_kv of the same positions, CASE.Lnn.{attn_out,ffn_out,stream,pre,experts,window_kv},
+CASE.draft_ids, CASE.draft_logits, CASE.draft_confidence. Of the short one also, with s the step behind token s of GOLDEN's
+short.decode_ids: short.Ds.Lnn.{attn_out,ffn_out,stream,pre,experts,window_kv} (and engram_out) of every layer, and decode_logits, a row a step. All F32 or I32.
 """
 import os
 import sys
@@ -17,9 +18,11 @@ import torch
 
 shared, checkpoint, golden, out = sys.argv[1:5]
 sys.path.insert(0, os.path.join(shared, "nano", "tools"))
-from nano_dsv41 import ckpt  # noqa: E402
+from nano_dsv41 import ckpt, model as reference  # noqa: E402
+from reference_attention import tiled_sink_attention  # noqa: E402
 
 torch.set_grad_enabled(False)
+whole_list_attention = reference.sink_attention
 want = ckpt.read_safetensors(golden)
 model = ckpt.load(checkpoint)
 model.dtype = torch.bfloat16
@@ -38,17 +41,31 @@ tensors = {}
 for case in ("short", "long"):
     ids = torch.from_numpy(want[f"{case}.ids"][1].astype(np.int64)).unsqueeze(0)
     cache = model.new_cache()
+    reference.sink_attention = whole_list_attention
     r = model(ids, cache)
+    reference.sink_attention = tiled_sink_attention
     main = [r.main_hidden]
     model.draft_extend(r.main_hidden, cache, 0)
-    nxt = r.logits[0, -1:].argmax(-1)
     tokens = ids[0].tolist()
-    for _ in range(6 if case == "short" else 0):
-        tokens.append(int(nxt))
-        r = model(nxt.view(1, 1), cache)
-        main.append(r.main_hidden)
-        model.draft_extend(r.main_hidden, cache, cache.length - 1)
-        nxt = r.logits[0, -1:].argmax(-1)
+    nxt = r.logits[0, -1:].argmax(-1)
+    if case == "short":
+        steps = torch.from_numpy(want["short.decode_ids"][1].astype(np.int64))
+        decoded = []
+        for n, token in enumerate(steps[:-1]):
+            tokens.append(int(token))
+            r = model(token.view(1, 1), cache, trace=True)
+            for layer, t in enumerate(r.trace):
+                p = f"short.D{n}.L{layer:02d}."
+                for k in ("attn_out", "ffn_out", "stream", "pre", "window_kv"):
+                    tensors[p + k] = f32(t[k][0])
+                if "engram_out" in t:
+                    tensors[p + "engram_out"] = f32(t["engram_out"][0])
+                tensors[p + "experts"] = i32(t["experts"][0])
+            decoded.append(r.logits[0, -1])
+            main.append(r.main_hidden)
+            model.draft_extend(r.main_hidden, cache, cache.length - 1)
+        nxt = steps[-1:]
+        tensors["short.decode_logits"] = f32(torch.stack(decoded))
     tokens.append(int(nxt))
     tensors[f"{case}.ids"] = i32(torch.tensor(tokens))
     tensors[f"{case}.L{layers:02d}.main_hidden"] = f32(torch.cat(main, 1)[0, -window:])
@@ -78,9 +95,5 @@ for case in ("short", "long"):
     tensors[f"{case}.draft_ids"] = i32(drafts[0])
     tensors[f"{case}.draft_logits"] = f32(logits[0])
     tensors[f"{case}.draft_confidence"] = f32(confidence[0])
-    if case == "short":
-        same = np.array_equal(tensors["short.draft_ids"][1], want["short.draft_ids"][1])
-        gap = np.abs(tensors["short.draft_logits"][1] - want["short.draft_logits"][1]).max()
-        print(f"drafts {'as in' if same else 'DIFFER from'} {os.path.basename(golden)}, logits by at most {gap:.2e}")
 ckpt.write_safetensors(out, tensors, {"source": os.path.basename(os.path.abspath(checkpoint)), "case": "draft"})
 print(out, os.path.getsize(out), "bytes")

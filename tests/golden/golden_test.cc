@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "golden/recorder.h"
@@ -44,6 +43,8 @@ class Golden : public ::testing::TestWithParam<Setup> {
     golden_ = std::make_unique<GoldenFile>(golden);
     long_ =
         std::make_unique<GoldenFile>(testing::source_dir() + "/tests/data/golden/" + GetParam().checkpoint + ".long.safetensors");
+    draft_ = std::make_unique<GoldenFile>(testing::source_dir() + "/tests/data/golden/" + GetParam().checkpoint +
+                                          ".draft.safetensors");
     loaded_ = testing::load_model(directory, GetParam().backend);
     config_ = &loaded_.model->config();
   }
@@ -117,12 +118,12 @@ class Golden : public ::testing::TestWithParam<Setup> {
     const double error = relative_l2(got, want);
     EXPECT_LE(error, tolerance) << what;
     if (std::getenv("DEEPINFER_TEST_VERBOSE") != nullptr) std::printf("%-24s %.2e\n", what.c_str(), error);
-    if (std::getenv("DEEPINFER_TEST_VERBOSE") != nullptr) std::printf("%-24s %.2e\n", what.c_str(), error);
     worst_ = std::max(worst_, error);
   }
 
   std::unique_ptr<GoldenFile> golden_;
   std::unique_ptr<GoldenFile> long_;
+  std::unique_ptr<GoldenFile> draft_;
   testing::LoadedModel loaded_;
   const ModelConfig* config_ = nullptr;
   double worst_ = 0;
@@ -181,36 +182,46 @@ TEST_P(Golden, EveryLayerTeacherForced) {
     }
   }
   expect_close("short.logits", logits, golden_->f32("short.logits"));
-  if (std::getenv("DBG")) {
-    for (const char* item : {"engram_out", "attn_out", "ffn_out"}) {
-      const auto& a = record.floats.at({item, 1});
-      auto g = golden_->f32(Recorder::name_of("short", 1, item));
-      size_t w = g.size() / rows;
-      for (size_t r = 0; r < (size_t)rows; ++r) {
-        double e = 0, n = 0;
-        int cnt = 0;
-        for (size_t i = 0; i < w; i++) {
-          double d = a[r * w + i] - g[r * w + i];
-          if (d != 0) {
-            cnt++;
-            if (std::string(item) == "engram_out") printf("el %zu %zu %.9g %.9g\n", r, i, a[r * w + i], g[r * w + i]);
-          }
-          e += d * d;
-          n += g[r * w + i] * g[r * w + i];
-        }
-        if (cnt) printf("%s row %zu cnt %d rel %.3e\n", item, r, cnt, std::sqrt(e / n));
-      }
-    }
-  }
   // What the draft module is fed (dspark.md §3.1).
   const auto want = golden_->f32("short.main_hidden_last");
   expect_close("short.main_hidden_last", std::span<const float>(main_hidden).last(want.size()), want);
   std::printf("worst relative L2: %.2e\n", worst_);
 }
 
-// Free running over the full depth. The reference itself, with its norms summed in double precision, differs from itself here by
-// up to 1.0 in nano's logits and picks another token at the last step (spec §12, trap 34: full depth is chaotic). So: the
-// golden token must be the best one, or within that noise of it.
+// Steps of one token behind the golden prompt, every layer with golden inputs.
+TEST_P(Golden, DecodeStepsTeacherForced) {
+  auto state = loaded_.model->new_sequence();
+  const auto ids = golden_->i32("short.ids");
+  const auto steps = golden_->i32("short.decode_ids");
+  Recorder prompt(golden_.get(), "short");
+  run(*state, ids, {}, &prompt);
+  const auto vocab = static_cast<size_t>(config_->vocab_size);
+  const auto want = draft_->f32("short.decode_logits");
+  for (size_t i = 0; i + 1 < steps.size(); ++i) {
+    const std::string step = "short.D" + std::to_string(i);
+    Recorder record(draft_.get(), step);
+    const std::vector<float> logits = run(*state, steps.subspan(i, 1), {0}, &record);
+    for (int64_t layer = 0; layer < config_->num_hidden_layers; ++layer) {
+      const auto name = [&](const char* item) { return Recorder::name_of(step, layer, item); };
+      const auto experts = draft_->i32(name("experts"));
+      const auto& got = record.ints.at({"experts", layer});
+      EXPECT_TRUE(std::equal(experts.begin(), experts.end(), got.begin(), got.end())) << name("experts");
+      for (const char* item : {"attn_out", "ffn_out", "stream", "pre"})
+        expect_close(name(item), record.floats.at({item, layer}), draft_->f32(name(item)));
+      expect_on_grid(name("window_kv"), unpacked_window(record.bytes.at({"window_kv", layer})), draft_->f32(name("window_kv")),
+                     kE4m3Step);
+      if (draft_->has(name("engram_out")))
+        expect_close(name("engram_out"), record.floats.at({"engram_out", layer}), draft_->f32(name("engram_out")));
+    }
+    expect_close(step + ".logits", logits, want.subspan(i * vocab, vocab));
+  }
+  std::printf("worst relative L2: %.2e\n", worst_);
+}
+
+// Free running over the full depth, which is chaotic (spec §12, trap 34). The reference itself, with its norms summed in double
+// precision, differs from itself here by up to 1.0 in nano's logits and picks another token at the last step; with attention in
+// tiles of 64 and of 16 entries, by 0.21 and 0.30 (relative L2) in wide's last step. So: the golden token must be the best one,
+// or within that noise of it, and logits must still be near the golden ones (those of another text would be 1.4 away).
 TEST_P(Golden, GreedyTextAndDecodeSteps) {
   const float noise = std::string(GetParam().checkpoint) == "nano" ? 1.0f : 0.1f;
   auto state = loaded_.model->new_sequence();
@@ -218,21 +229,23 @@ TEST_P(Golden, GreedyTextAndDecodeSteps) {
   const auto steps = golden_->i32("short.decode_ids");
   std::vector<float> logits = run(*state, ids, {static_cast<int32_t>(ids.size() - 1)}, nullptr);
   const auto vocab = static_cast<size_t>(config_->vocab_size);
-  const auto want = golden_->f32("short.decode_logits");
-  const std::map<size_t, size_t> stored = {{1, 0}, {2, 1}, {6, 2}};  // after which step the file has logits
+  const auto want = draft_->f32("short.decode_logits");
   int same = 0;
+  double furthest = 0;
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
     same += best == steps[i] ? 1 : 0;
     EXPECT_GE(logits[static_cast<size_t>(steps[i])], logits[static_cast<size_t>(best)] - noise)
         << "step " << i << " chose " << best;
-    if (const auto at = stored.find(i); at != stored.end()) {
-      EXPECT_LE(relative_l2(logits, want.subspan(at->second * vocab, vocab)), 0.15) << "step " << i;
+    if (i > 0) {
+      const double error = relative_l2(logits, want.subspan((i - 1) * vocab, vocab));
+      EXPECT_LE(error, 0.4) << "step " << i;
+      furthest = std::max(furthest, error);
     }
     const int32_t next = steps[i];
     logits = run(*state, {&next, 1}, {0}, nullptr);
   }
-  std::printf("greedy text: %d of %zu tokens as in the golden file\n", same, steps.size());
+  std::printf("greedy text: %d of %zu tokens as in the golden file, logits at most %.2f away\n", same, steps.size(), furthest);
 }
 
 // Window, top-k and candidate blocks all choose in the long prompt; every sublayer gets the golden stream. A row may be chosen
