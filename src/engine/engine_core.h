@@ -138,18 +138,21 @@ class EngineCore {
   // engine_core.cc: planning
   bool plan_and_submit(double now);
   void build_view(double now);
-  WaitingView consider(Sequence& sequence, double now);
-  Admission match(const Sequence& sequence, double now);
-  void plan_rows(const Sequence& sequence, const ReplayInput& input, Admission& admission, double now);
   void apply_preemptions();
   bool apply_rows(const PlannedRows& rows, StepCommand& command, double now);
   bool prepare_forks(Sequence& sequence, std::vector<Sequence*>& forks, double now);
-  bool begin(Sequence& sequence, double now);
-  void count_hit(Sequence& sequence, int64_t cached_tokens, int64_t device_tokens);
   void write_rows(Sequence& sequence, const PlannedRows& rows, const std::vector<Sequence*>& forks, StepCommand& command,
                   double now);
   void reclaim(double now);
   void extend_keys(const ActiveRequest& request, std::span<const int32_t> tokens, std::vector<PrefixKey>& keys) const;
+
+  // engine_admission.cc: newcomers
+  WaitingView consider(Sequence& sequence, double now);
+  Admission match(const Sequence& sequence, double now);
+  void plan_rows(const Sequence& sequence, const ReplayInput& input, Admission& admission, double now);
+  bool begin(Sequence& sequence, double now);
+  void count_hit(Sequence& sequence, int64_t cached_tokens, int64_t device_tokens);
+  std::shared_ptr<DeviceSequence> new_device_sequence(const Sequence& sequence) const;
 
   // engine_tiers.cc: prefixes from below the device
   bool start_match(Sequence& sequence);
@@ -187,7 +190,6 @@ class EngineCore {
   /// Pushes what was left to the streams. Whatever makes outputs ends with it.
   void deliver();
   Output start_output(const Sequence& sequence) const;
-  std::shared_ptr<DeviceSequence> new_device_sequence(const Sequence& sequence) const;
 
   // engine_timeline.cc: only with `trace_`
   void trace_phase(ActiveRequest& request, telemetry::Phase phase, int64_t end);
