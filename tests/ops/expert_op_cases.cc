@@ -64,13 +64,15 @@ OpCase route_case(const RouteDims& d) {
 struct ExpertDims {
   int64_t hidden, inner, experts, topk;
   float limit = 10.0f;
-  float scale = 1.0f;  ///< of the inputs
+  float scale = 1.0f;         ///< of the inputs
+  bool large_scales = false;  ///< some scales of weights need two factors of bf16
   std::vector<int64_t> counts;
 };
 
 OpCase experts_case(const ExpertDims& d) {
-  const std::string name = fmt::format("experts_{}x{}_top{}_of{}{}{}", d.hidden, d.inner, d.topk, d.experts,
-                                       d.limit > 0 ? "" : "_unclamped", d.scale == 1.0f ? "" : "_large");
+  const std::string name =
+      fmt::format("experts_{}x{}_top{}_of{}{}{}{}", d.hidden, d.inner, d.topk, d.experts, d.limit > 0 ? "" : "_unclamped",
+                  d.scale == 1.0f ? "" : "_large", d.large_scales ? "_large_scales" : "");
   return {name, d.counts, [=]() -> RunRows {
             struct Inputs {
               std::vector<Fp4Matrix> w1, w2, w3;
@@ -86,6 +88,10 @@ OpCase experts_case(const ExpertDims& d) {
               in->w1.emplace_back(random, d.inner, d.hidden);
               in->w3.emplace_back(random, d.inner, d.hidden);
               in->w2.emplace_back(random, d.hidden, d.inner);
+              for (auto* m : {&in->w1.back(), &in->w2.back(), &in->w3.back()}) {
+                for (size_t i = static_cast<size_t>(e) * 71; d.large_scales && i < m->scales.size(); i += 2003)
+                  m->scales[i] = static_cast<uint8_t>(134 - i % 8);
+              }
             }
             for (size_t e = 0; e < in->w1.size(); ++e)
               in->routed.push_back({in->w1[e].view(), in->w2[e].view(), in->w3[e].view()});
@@ -174,6 +180,7 @@ std::vector<OpCase> large_expert_op_cases() {
       // And of widths that weights are widened into shared memory of: tiles of up to 32, 48, 64, 96, 128 and 160, and several.
       experts_case({.hidden = 384, .inner = 1152, .experts = 32, .topk = 4, .counts = {150, 250, 330, 500, 800, 1100, 1500}}),
       experts_case({.hidden = 640, .inner = 1152, .experts = 32, .topk = 4, .scale = 40.0f, .counts = {190, 900}}),
+      experts_case({.hidden = 640, .inner = 1152, .experts = 32, .topk = 4, .large_scales = true, .counts = {60, 200, 700}}),
   };
 }
 

@@ -58,7 +58,7 @@ struct HiddenWork : Work {
   // Four lanes take an input: eight gates each, and the ups behind them. The unit's are a group of 32 columns of the second
   // product, the word of one lane in each piece of their two blocks.
   __device__ void finish(int tile_first, int count, int unit, const bf16* outputs) const {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    const int thread = thread_read_anew() % kWarpgroup;  // not kept while the products want registers
     const int part = thread % 4;
     for (int first = thread / kWarp * 8; first < count; first += kWarpgroup / 4) {
       const int i = first + thread % kWarp / 4;
@@ -94,7 +94,7 @@ struct OutputWork : Work {
     return args.plan.hidden + (block * args.pairs + tile.first) * kBlockColumns;
   }
   __device__ void finish(int tile_first, int count, int unit, const bf16* outputs) const {
-    const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
+    const int thread = thread_read_anew() % kWarpgroup;  // not kept while the products want registers
     const int at = thread % 8 * 8;
     bf16* to = args.plan.output + tile_first * args.hidden + unit * kPanelGroupRows + at;
     for (int i = thread / 8; i < count; i += kWarpgroup / 8)

@@ -233,7 +233,8 @@ struct ExpertShape {
   const char* name;
   int64_t hidden, inner, experts, topk, rows;
   int tile_inputs;
-  int large_scale = 0;  ///< some scales are as large as this byte: they need two factors
+  int large_scale = 0;     ///< some scales are as large as this byte: they need two factors
+  size_t large_step = 37;  ///< one of so many
 };
 
 // Tiles of every size that there are kernels for, some cut in two, experts without any pair; columns that end in the middle of a
@@ -265,7 +266,7 @@ OpCase expert_case(const ExpertShape& d) {
             Random random(7);
             auto in = std::make_shared<Inputs>();
             const auto enlarge = [&](std::vector<uint8_t>& scales) {
-              for (size_t i = 0; d.large_scale != 0 && i < scales.size(); i += 37)
+              for (size_t i = 0; d.large_scale != 0 && i < scales.size(); i += d.large_step)
                 scales[i] = static_cast<uint8_t>(d.large_scale - static_cast<int>(i % 14));
             };
             for (int64_t e = 0; e < d.experts; ++e) {
@@ -344,8 +345,10 @@ TEST(PanelExperts, HaveTheBitsOfTheOthers) {
         ExpertShape{"few_halved", 1152, 128, 2, 1, 150, 48}, ExpertShape{"some", 640, 384, 5, 2, 110, 88},
         ExpertShape{"some_halved", 384, 640, 2, 1, 220, 88}, ExpertShape{"many", 256, 640, 4, 2, 200, 160},
         ExpertShape{"many_128", 128, 128, 3, 2, 180, 160}, ExpertShape{"many_halved", 384, 128, 3, 1, 400, 160},
-        ExpertShape{"large_scales", 256, 256, 3, 2, 40, 48, 140},
-        ExpertShape{"large_scales_many", 256, 256, 3, 2, 130, 160, 140}}) {
+        ExpertShape{"large_scales", 256, 256, 3, 2, 40, 48, 140}, ExpertShape{"large_scales_many", 256, 256, 3, 2, 130, 160, 140},
+        // Warps and tiles with and without any, in several segments.
+        ExpertShape{"large_scales_few", 1152, 640, 3, 2, 60, 48, 140, 2003},
+        ExpertShape{"large_scales_some", 640, 1152, 2, 1, 170, 88, 140, 3001}}) {
     SCOPED_TRACE(shape.name);
     const RunRows run = expert_case(shape).make();
     EmulatedProducts plain(0, false), panels(shape.tile_inputs, true);
