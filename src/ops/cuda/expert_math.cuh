@@ -23,14 +23,17 @@ __device__ inline void clamp_gated(float limit, float& gate, float& value) {
   gate = fminf(gate, limit);
 }
 
+/// 1 / e8m0_value(bits): multiplying by it rounds as dividing does.
+__device__ inline float inverse_scale(uint32_t bits) { return e8m0_value(bits == 0xff ? bits : 254 - bits); }
+
 /// What goes into the second product, for the lane's column of a group of 32: the warp holds the group.
 __device__ inline float hidden_value(float gate, float value, float limit, float weight) {
   gate = round_to_bf16(gate);
   value = round_to_bf16(value);
   clamp_gated(limit, gate, value);
   const float h = round_to_bf16(gate / (1.0f + expf(-gate)) * value * weight);
-  const float scale = e8m0_value(fp8_scale_bits(warp_max(fabsf(h))));
-  return e4m3_value(e4m3_bits(h / scale)) * scale;
+  const uint32_t bits = fp8_scale_bits(warp_max(fabsf(h)));
+  return e4m3_value(e4m3_bits(h * inverse_scale(bits))) * e8m0_value(bits);
 }
 
 /// x / y rounded to nearest, without the branch that the operator has for what is out of the usual: |x| from 2^-30 to 2^100, y
@@ -70,7 +73,7 @@ __device__ inline void gate_eight(const uint4& gates, const uint4& values, float
 __device__ inline void round_to_fp8(float (&h)[8], float amax) {
   const uint32_t bits = fp8_scale_bits(amax);
   const float scale = e8m0_value(bits);
-  const float inverse = e8m0_value(bits == 0xff ? bits : 254 - bits);  // multiplying by it rounds as dividing does
+  const float inverse = inverse_scale(bits);
 #pragma unroll
   for (float& v : h) v = e4m3_value(e4m3_bits(v * inverse)) * scale;
 }

@@ -97,7 +97,7 @@ struct Stream {
   const StreamedWeights<kPanels>& weights;
   int lane;
   template <int kTiles>
-  __device__ void multiply(const InputRows<kTiles>& x, float (&total)[kPanels][2][kTiles][4]) {
+  __device__ void multiply(const InputRows<kTiles>& x, int /*count*/, float (&total)[kPanels][2][kTiles][4]) {
     multiply_streamed<kFormat, kPanels, kTiles>(memory, weights, x, lane, total);
   }
 };
@@ -157,7 +157,7 @@ __device__ void multiply_item(const StreamedWeights<kPanels>& weights, bool outp
     const auto x = inputs_of<kTiles>(output ? plan.hidden : plan.input, weights.weight[0].in, tile.count, lane,
                                      [&](int i) { return output ? tile.first + i : plan.token[tile.first + i]; });
     float total[kPanels][2][kTiles][4];
-    stream.template multiply<kTiles>(x, total);
+    stream.template multiply<kTiles>(x, tile.count, total);
     const float* sums = share_sums<kPanels, kTiles>(memory, total, lane);
     if (output) {
       finish_outputs<kPanels, kTiles>(sums, plan, tile, rows, first_row);
@@ -179,7 +179,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, kBlocks)
   const Place place = place_of(grid);
   const int64_t inner = shared.w1.out;
   const int team = place.shared ? kTeam<1> : 1;  // of hidden values
-  const int64_t first_row = (place.output ? place.item * (place.shared ? 1 : 2) : place.item / team) * kPanelRows;
+  const int64_t panel = place.shared ? place.output ? place.item : place.item / kTeam<1> : place.item * (place.output ? 2 : 1);
+  const int64_t first_row = panel * kPanelRows;
   const bool there = first_row < (place.output ? shared.w2.out : inner);
   const bool up = place.item % kTeam<1> != 0;
   // Where the shared expert's tiles lie is known before what lies in them.
