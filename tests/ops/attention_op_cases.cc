@@ -256,6 +256,7 @@ std::vector<OpCase> large_attention_op_cases() {
     cases.push_back(index_case({32, 128, 512, 140, 8, 1300, {1, 8, 16, 37}, 3}, mode));
     cases.push_back(index_case({32, 128, 512, 140, 8, 1301, {1, 8, 18}, 9, 50}, mode));  // two rows of a sequence
     cases.push_back(index_case({20, 96, 100, 140, 8, 700, {1, 8, 17, 34}, 34}, mode));   // sequences of one
+    cases.push_back(index_case({32, 128, 512, 140, 8, 1290, {1, 8, 18}, 18}, mode));
   }
   return cases;
 }

@@ -1,4 +1,5 @@
 #include "ops/cuda/choose.h"
+#include "ops/cuda/choose_held.cuh"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/device_math.cuh"
 #include "ops/cuda/instructions.cuh"
@@ -9,7 +10,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBins = 256;
-constexpr uint32_t kLowestFinite = 0x0080;  // ranks of -inf and NaN lie below (index.cu)
 
 __device__ int64_t row_length(const Choice& c, const IndexRow& row) {
   return c.blocks ? (row.visible + c.block_size - 1) / c.block_size : row.visible;
@@ -173,52 +173,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kLoad = 8;  // ranks in 16 bytes
-
-// A block's sum of each thread's v, in all threads. `sums`: one a warp, not read by anyone since the last barrier but one.
-template <int kThreads>
-__device__ uint32_t row_total(uint32_t v, uint32_t* sums) {
-  const uint32_t lane = threadIdx.x % kWarp;
-  v = __reduce_add_sync(0xffffffffu, v);
-  if (lane == 0) sums[threadIdx.x / kWarp] = v;
-  __syncthreads();
-  return __reduce_add_sync(0xffffffffu, lane < kThreads / kWarp ? sums[lane] : 0);
-}
-
-// Eight ranks as pairs; what lies behind the row's end is taken for the worst rank.
-__device__ void load_ranks(const uint16_t* from, int first, int length, bool aligned, uint32_t (&pairs)[kLoad / 2]) {
-  if (aligned && first + kLoad <= length) {
-    const uint4 v = *reinterpret_cast<const uint4*>(from + first);
-    pairs[0] = v.x, pairs[1] = v.y, pairs[2] = v.z, pairs[3] = v.w;
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < kLoad / 2; ++k) {
-    const int at = first + k * 2;
-    pairs[k] = at < length ? from[at] : 0;
-    if (at + 1 < length) pairs[k] |= static_cast<uint32_t>(from[at + 1]) << 16;
-  }
-}
-// How many of them are better than `limit`, in the upper half, and how many are as good.
-__device__ uint32_t count_ranks(const uint32_t (&pairs)[kLoad / 2], uint32_t limit) {
-  uint32_t count = 0;
-#pragma unroll
-  for (int k = 0; k < kLoad; ++k) {
-    const uint32_t v = k % 2 == 0 ? pairs[k / 2] & 0xffff : pairs[k / 2] >> 16;
-    count += v > limit ? 1u << 16 : v == limit ? 1u : 0u;
-  }
-  return count;
-}
-
-// One block a row, whose threads hold kLoads times 8 ranks, those of a warp one after the other: bit by bit the rank of the last
-// one chosen, then, with the ranks read again, the choice in order. The worst rank, being last of its equals, is never chosen
-// behind the row's end.
+// One block a row, whose threads hold all its ranks. The worst rank, being last of its equals, is never chosen behind the row's
+// end.
 template <int kThreads, int kLoads>
 __global__ void __launch_bounds__(kThreads, 1024 / kThreads) choose_row_kernel(const Choice c, const IndexRow* rows) {
   take_turn();
-  constexpr int kWarps = kThreads / kWarp;
-  static_assert(kWarps <= kWarp);
-  __shared__ uint32_t sums[2][kWarps];
+  __shared__ ChoiceSums<kThreads> sums;
   const int64_t r = blockIdx.x;
   const IndexRow& row = rows[r];
   const auto t = static_cast<int>(threadIdx.x);
@@ -228,104 +188,36 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) choose_row_kernel(c
   }
   if (!takes_part(c, row)) return;
   const auto length = static_cast<int>(row_length(c, row));
-  const int lane = t % kWarp;
-  const int warp = t / kWarp;
-  const int first = warp * kLoads * kWarp * kLoad + lane * kLoad;
-  const uint16_t* from = c.rank + r * c.stride;
-  const bool aligned = c.stride % kLoad == 0;
-  uint32_t pairs[kLoads][kLoad / 2];
+  uint32_t pairs[kLoads][kHeldRanks / 2];
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) load_ranks(from, first + i * kWarp * kLoad, length, aligned, pairs[i]);
+  for (int i = 0; i < kLoads; ++i)
+    load_ranks(c.rank + r * c.stride, held_load<kLoads>(i) * kHeldRanks, length, c.stride % kHeldRanks == 0, pairs[i]);
   const auto keep = static_cast<uint32_t>(c.keep);
-  uint32_t limit = 0;
-#pragma unroll 1
-  for (int bit = 15; bit >= 0; --bit) {
-    const uint32_t trial = limit | 1u << bit;
-    const uint32_t high = trial << 16;  // both ranks of a pair are compared where the upper one lies
-    uint32_t count = 0;
-#pragma unroll
-    for (auto& load : pairs) {
-#pragma unroll
-      for (uint32_t& pair : load) {
-        forget_uses(pair);
-        count += pair >= high;
-        count += pair << 16 >= high;
-      }
+  const uint32_t limit = find_limit<kThreads>(pairs, keep, sums);
+  emit_chosen<kThreads>(pairs, limit, keep, sums, [&](int position, int i, int k, uint32_t v) {
+    const int j = held_load<kLoads>(i) * kHeldRanks + k;
+    if (!c.blocks) {
+      chosen[position] = j;
+    } else if (v >= kLowestFinite) {
+      atomicOr(reinterpret_cast<unsigned long long*>(c.bits + r * c.words + j / 64), 1ull << (j % 64));
     }
-    if (row_total<kThreads>(count, sums[bit % 2]) >= keep) limit = trial;
-  }
-  // Of a warp, both counts in one word: neither reaches 2^16.
-  uint32_t own = 0;
-#pragma unroll
-  for (int i = 0; i < kLoads; ++i) own += count_ranks(pairs[i], limit);
-  own = __reduce_add_sync(0xffffffffu, own);
-  __syncthreads();
-  if (lane == 0) sums[0][warp] = own;
-  __syncthreads();
-  const uint32_t of_warp = lane < kWarps ? sums[0][lane] : 0;
-  const uint32_t all = __reduce_add_sync(0xffffffffu, of_warp);
-  uint32_t before = __reduce_add_sync(0xffffffffu, lane < warp ? of_warp : 0);
-  const uint32_t equal = keep - (all >> 16);
-#pragma unroll 1
-  for (int i = 0; i < kLoads; ++i) {
-    uint32_t again[kLoad / 2];
-    load_ranks(from, first + i * kWarp * kLoad, length, aligned, again);
-    const uint32_t of_load = count_ranks(again, limit);
-    uint32_t behind = of_load;  // with the lane's own
-#pragma unroll
-    for (int step = 1; step < kWarp; step <<= 1) {
-      const uint32_t other = __shfl_up_sync(0xffffffffu, behind, step);
-      if (lane >= step) behind += other;
-    }
-    const uint32_t start = before + behind - of_load;
-    before += __shfl_sync(0xffffffffu, behind, kWarp - 1);
-    if (of_load == 0) continue;
-    uint32_t above = start >> 16;
-    uint32_t at = start & 0xffff;
-#pragma unroll
-    for (int k = 0; k < kLoad; ++k) {
-      const uint32_t v = k % 2 == 0 ? again[k / 2] & 0xffff : again[k / 2] >> 16;
-      const bool is_at = v == limit;
-      if (v > limit || (is_at && at < equal)) {
-        const int j = first + i * kWarp * kLoad + k;
-        if (c.blocks) {
-          if (v >= kLowestFinite)
-            atomicOr(reinterpret_cast<unsigned long long*>(c.bits + r * c.words + j / 64), 1ull << (j % 64));
-        } else {
-          chosen[above + min(at, equal)] = j;
-        }
-      }
-      above += v > limit;
-      at += is_at;
-    }
-  }
+  });
 }
 
 // Blocks of 1024 threads while every row has a multiprocessor; two rows of half as many threads each otherwise.
 constexpr int64_t kFewBlocks = 132;
 template <int kThreads, int kLoads>
-constexpr int64_t kHeld = int64_t{kThreads} * kLoads* kLoad;
-static_assert(kHeld<1024, 7> == kMostRowRanks && kMostRowRanks < 1 << 16);
+constexpr int64_t kHeld = int64_t{kThreads} * kLoads* kHeldRanks;
+static_assert(kHeld<1024, 1> == kMostRowRanks && kHeld<512, 2> == kMostRowRanks);
 
 }  // namespace
 
 void choose_by_row(const Choice& choice, const IndexRow* rows, int64_t row_count, LaunchStream& stream) {
-  const bool many = row_count > kFewBlocks;
-  const auto launch = [&](auto kernel, int threads) {
-    stream.launch(kernel, static_cast<unsigned>(row_count), threads, 0, choice, rows);
-  };
-  if (many && choice.stride <= kHeld<512, 4>) {
-    launch(choose_row_kernel<512, 4>, 512);
-  } else if (many && choice.stride <= kHeld<512, 10>) {
-    launch(choose_row_kernel<512, 10>, 512);
-  } else if (choice.stride <= kHeld<1024, 1>) {
-    launch(choose_row_kernel<1024, 1>, 1024);
-  } else if (choice.stride <= kHeld<1024, 2>) {
-    launch(choose_row_kernel<1024, 2>, 1024);
-  } else if (choice.stride <= kHeld<1024, 4>) {
-    launch(choose_row_kernel<1024, 4>, 1024);
+  const auto count = static_cast<unsigned>(row_count);
+  if (row_count > kFewBlocks) {
+    stream.launch(choose_row_kernel<512, 2>, count, 512, 0, choice, rows);
   } else {
-    launch(choose_row_kernel<1024, 7>, 1024);
+    stream.launch(choose_row_kernel<1024, 1>, count, 1024, 0, choice, rows);
   }
 }
 

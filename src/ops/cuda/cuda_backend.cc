@@ -101,8 +101,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         {"index_select", std::string("mma bf16 on FP4 keys") +
                              (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
                              "; 16-bit ranks, two levels of histogram" +
-                             (features_.wide_index ? "; a block a row, up to 57,344 ranks"
-                              : features_.few_rows ? "; a block a row, up to 16 rows and 57,344 ranks"
+                             (features_.wide_index ? "; a block a row, of many ranks by levels"
+                              : features_.few_rows ? "; a block a row, of many ranks by levels, up to 16 rows"
                                                    : "")},
         {"hyper_mix", "mma bf16, weights as three bf16"},
         {"draw", "a block a row, eight without filters; radix select, 2048 tokens sorted for top-p"},
@@ -302,22 +302,27 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       query.chosen_count = std::min(args.topk, query.visible);
     }
     share_tables(index_rows_, [](cuda::IndexRow& row) { return std::pair(&row.keys, row.scored ? row.visible : 0); });
-    const cuda::IndexSizes sizes = cuda::index_sizes(args);
+    const bool few = features_.few_rows && rows <= cuda::kFewRows;
+    const cuda::IndexWays ways = cuda::index_ways(args, features_.wide_index, few);
+    const cuda::IndexSizes sizes = cuda::index_sizes(args, ways);
     const cuda::IndexRow* list = staging_.upload(std::span<const cuda::IndexRow>(index_rows_));
     // Ranks of a long prompt against a long context would take gigabytes: piece by piece.
     const int64_t most = std::clamp<int64_t>(kMostRanks / std::max<int64_t>(sizes.row_stride, 1), 1, rows);
     cuda::IndexScratch scratch;
     scratch.rank = ranks_.get<uint16_t>(most * sizes.row_stride);
     if (builds) scratch.block_rank = block_ranks_.get<uint16_t>(most * sizes.block_stride);
+    scratch.eights = levels_.get<uint16_t>(most * (sizes.row_stride / 8 + sizes.row_stride / 64));
+    scratch.groups = scratch.eights + most * sizes.row_stride / 8;
+    // Room for lists whether this step has them or not: a rehearsal of as many rows stands for those that do.
+    const bool restricts = args.mode == IndexSelectArgs::Candidates::kRestrict;
+    scratch.listed = lists_.get<int32_t>(rows * (1 + (restricts ? args.candidate_blocks : 0)));
+    scratch.list = scratch.listed + most;
     scratch.histogram = histogram_.get<uint32_t>(2 * rows * 256);
     scratch.counts = counts_.get<uint32_t>(2 * (rows + kMostRanks / cuda::kChoicePiece + most));
-    const bool few = features_.few_rows && rows <= cuda::kFewRows;
-    const cuda::IndexWays ways{.wide = features_.wide_index ? cuda::wide_index_of(args) : cuda::WideIndex::kNo,
-                               .few = few,
-                               .by_row = few || features_.wide_index};
     if (!recorder_.launches("index_select", args.q, args.weights, rows, args.heads, args.dim, args.topk, args.mode,
                             args.candidate_blocks, args.candidate_block_size, args.candidates, args.candidate_words,
-                            sizes.longest, scratch.rank, scratch.block_rank, scratch.histogram, scratch.counts, ways.wide)) {
+                            sizes.longest, scratch.rank, scratch.block_rank, scratch.eights, scratch.listed, scratch.histogram,
+                            scratch.counts, ways.wide, ways.listed)) {
       return;
     }
     for (int64_t first = 0; first < rows; first += most) {
@@ -567,7 +572,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::CudaMemory memory_;
   cuda::Scratch mix_, quantized_, widened_, split_parts_, logits_, draft_inputs_, draw_found_;
   cuda::Scratch scores_, weights_, totals_;
-  cuda::Scratch ranks_, block_ranks_, histogram_, counts_;
+  cuda::Scratch ranks_, block_ranks_, levels_, lists_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
   std::vector<cuda::IndexRow> index_rows_;
   std::vector<AttentionQuery> attention_rows_;

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
   const int64_t r = blockIdx.y;
   const IndexRow& row = args.rows[r];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * args.block_keys;
-  if (!row.scored || first >= row.visible) return;
+  const int64_t visible = args.list != nullptr ? args.listed[r] : row.visible;  // or listed
+  if (!row.scored || first >= visible) return;
   const int heads = args.heads;
   const int padded = (heads + 31) / 32 * 32;
   const int chunks = (args.dim + 127) / 128;
@@ -57,9 +58,9 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int g = lane / 4;
   const int t = lane % 4;
-  for (int64_t base = first + warp * kKeysPerWarp; base < min(first + args.block_keys, row.visible);
+  for (int64_t base = first + warp * kKeysPerWarp; base < min(first + args.block_keys, visible);
        base += kThreads / kWarp * kKeysPerWarp) {
-    const int64_t behind = min(base + kKeysPerWarp, row.visible);
+    const int64_t behind = min(base + kKeysPerWarp, visible);
     if (args.restrict_rows && row.restricted && !any_candidate(args.bits + r * args.words, args.block_size, base, behind)) {
       if (base + lane < behind) args.rank[r * args.row_stride + base + lane] = kMinusInfinity;
       continue;
@@ -68,7 +69,9 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
     const uint8_t* keys[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const auto j = static_cast<uint32_t>(min(base + g + 8 * i, row.visible - 1));  // 64-bit divisions are slow
+      auto j = static_cast<uint32_t>(min(base + g + 8 * i, visible - 1));  // 64-bit divisions are slow
+      if (args.list != nullptr)
+        j = static_cast<uint32_t>(args.list[r * args.list_stride + j / kListedKeys]) * kListedKeys + j % kListedKeys;
       const auto rows_per_page = static_cast<uint32_t>(row.keys.rows_per_page);
       keys[i] = row.keys.pages[j / rows_per_page] + row.keys.offset + j % rows_per_page * row.keys.row_bytes;
     }
@@ -112,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) score_kernel(const ScoreArgs args) {
     const int64_t j = base + g + 8 * t;  // lane t of a key's four writes for its rank
     float score = t == 0 ? sums[0] : t == 1 ? sums[1] : t == 2 ? sums[2] : sums[3];
     uint16_t rank = rank_of(round_to_bf16(score));
-    if (j >= row.visible) continue;
+    if (j >= visible) continue;
     if (args.restrict_rows && row.restricted) {
       const uint32_t b = static_cast<uint32_t>(j) / static_cast<uint32_t>(args.block_size);
       if ((args.bits[r * args.words + b / 64] >> (b % 64) & 1) == 0) rank = kMinusInfinity;
@@ -169,13 +172,27 @@ void launch_scores(ScoreArgs args, int64_t longest, bool few, LaunchStream& stre
 
 }  // namespace
 
-IndexSizes index_sizes(const IndexSelectArgs& args) {
+IndexWays index_ways(const IndexSelectArgs& args, bool wide, bool few) {
+  IndexWays ways{.wide = wide ? wide_index_of(args) : WideIndex::kNo, .few = few, .by_row = few || wide};
+  int64_t longest = 0;
+  for (const IndexQuery& q : args.queries) longest = std::max(longest, q.visible);
+  ways.listed = ways.by_row && ways.wide != WideIndex::kManyRows && args.mode == IndexSelectArgs::Candidates::kRestrict &&
+                args.candidate_block_size == kListedKeys && args.candidate_blocks * kListedKeys < longest &&
+                args.candidate_blocks * kListedKeys <= kMostLevelRanks && args.topk <= kMostLevelKeep;
+  return ways;
+}
+
+IndexSizes index_sizes(const IndexSelectArgs& args, const IndexWays& ways) {
   IndexSizes sizes;
   for (const IndexQuery& q : args.queries) {
     if (q.visible > args.topk) sizes.longest = std::max(sizes.longest, q.visible);
   }
   sizes.longest = length_bucket(sizes.longest);  // few shapes; what lies behind a row's own end is not looked at
-  sizes.row_stride = (sizes.longest + 7) / 8 * 8;
+  if (ways.listed) {
+    sizes.longest = args.candidate_blocks * kListedKeys;
+    sizes.list_stride = args.candidate_blocks;
+  }
+  sizes.row_stride = (sizes.longest + kLevelStride - 1) / kLevelStride * kLevelStride;
   if (args.mode == IndexSelectArgs::Candidates::kBuild && args.candidate_block_size > 0)
     sizes.block_stride = (sizes.longest + args.candidate_block_size - 1) / args.candidate_block_size;
   sizes.pieces = (sizes.longest + kChoicePiece - 1) / kChoicePiece;
@@ -185,9 +202,23 @@ IndexSizes index_sizes(const IndexSelectArgs& args) {
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
                  const IndexWays& ways, LaunchStream& stream) {
   const auto count = static_cast<unsigned>(args.queries.size());
-  const bool by_row = ways.by_row && sizes.longest > 0 && sizes.longest <= kMostRowRanks;  // takes care of all of them
-  if (!by_row) stream.launch(all_kernel, count, kThreads, 0, rows);
+  const bool builds = sizes.block_stride > args.candidate_blocks;
+  LevelChoice levels{.rank = scratch.rank,
+                     .eights = scratch.eights,
+                     .groups = scratch.groups,
+                     .stride = sizes.row_stride,
+                     .keep = args.topk,
+                     .bits = args.candidates,
+                     .words = args.candidate_words,
+                     .list = ways.listed ? scratch.list : nullptr,
+                     .listed = ways.listed ? scratch.listed : nullptr,
+                     .list_stride = sizes.list_stride};
+  const bool by_levels = ways.listed || (ways.by_row && sizes.longest > kMostRowRanks && sizes.row_stride <= kMostLevelRanks &&
+                                         args.topk <= kMostLevelKeep);
+  const bool by_row = !by_levels && ways.by_row && sizes.longest > 0 && sizes.longest <= kMostRowRanks;
+  if (!by_levels && !by_row) stream.launch(all_kernel, count, kThreads, 0, rows);  // the others take care of all of them
   if (sizes.longest == 0) return;
+  if (ways.listed) list_blocks(levels, rows, count, stream);
   const ScoreArgs score{.q = args.q,
                         .weights = args.weights,
                         .rows = rows,
@@ -196,34 +227,43 @@ void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexS
                         .dim = static_cast<int>(args.dim),
                         .rank = scratch.rank,
                         .row_stride = sizes.row_stride,
-                        .restrict_rows = args.mode == IndexSelectArgs::Candidates::kRestrict,
+                        .restrict_rows = args.mode == IndexSelectArgs::Candidates::kRestrict && !ways.listed,
                         .bits = args.candidates,
                         .words = args.candidate_words,
-                        .block_size = args.candidate_block_size};
+                        .block_size = args.candidate_block_size,
+                        .list = levels.list,
+                        .listed = levels.listed,
+                        .list_stride = levels.list_stride};
   if (ways.wide != WideIndex::kNo) {
     score_wide(score, ways.wide, sizes.longest, stream);
   } else {
-    launch_scores(score, sizes.longest, ways.few && by_row, stream);
+    launch_scores(score, sizes.longest, ways.few && ways.by_row, stream);
   }
-  const auto choose_best = [&](const Choice& choice) {
-    if (by_row) return choose_by_row(choice, rows, count, stream);
-    choose(choice, rows, count, scratch, stream);
-  };
-  if (sizes.block_stride > args.candidate_blocks) {
+  if (builds && by_levels && args.candidate_block_size == kListedKeys && args.candidate_blocks <= kMostLevelBlocks) {
+    levels.blocks = args.candidate_blocks;
+  } else if (builds) {
     const dim3 blocks(static_cast<unsigned>((std::max(sizes.block_stride, args.candidate_words) + kThreads - 1) / kThreads),
                       count);
     stream.launch(block_kernel, blocks, kThreads, 0, rows, scratch.rank, sizes.row_stride, args.candidate_block_size,
                   scratch.block_rank, sizes.block_stride, args.candidates, args.candidate_words);
-    choose_best({.rank = scratch.block_rank,
-                 .stride = sizes.block_stride,
-                 .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,
-                 .keep = args.candidate_blocks,
-                 .blocks = true,
-                 .block_size = args.candidate_block_size,
-                 .words = args.candidate_words,
-                 .bits = args.candidates});
+    const Choice choice{.rank = scratch.block_rank,
+                        .stride = sizes.block_stride,
+                        .pieces = (sizes.block_stride + kChoicePiece - 1) / kChoicePiece,
+                        .keep = args.candidate_blocks,
+                        .blocks = true,
+                        .block_size = args.candidate_block_size,
+                        .words = args.candidate_words,
+                        .bits = args.candidates};
+    if (ways.by_row && sizes.block_stride <= kMostRowRanks) {
+      choose_by_row(choice, rows, count, stream);
+    } else {
+      choose(choice, rows, count, scratch, stream);
+    }
   }
-  choose_best({.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk});
+  if (by_levels) return choose_by_levels(levels, rows, count, stream);
+  const Choice choice{.rank = scratch.rank, .stride = sizes.row_stride, .pieces = sizes.pieces, .keep = args.topk};
+  if (by_row) return choose_by_row(choice, rows, count, stream);
+  choose(choice, rows, count, scratch, stream);
 }
 
 }  // namespace deepinfer::cuda

@@ -22,28 +22,25 @@ struct IndexRow {
 struct IndexScratch {
   uint16_t* rank = nullptr;        ///< [rows, row_stride]: larger is better; equal scores are equal
   uint16_t* block_rank = nullptr;  ///< [rows, block_stride] best of each candidate block
-  uint32_t* histogram = nullptr;   ///< [2 levels][rows][256], zero between uses
-  uint32_t* counts = nullptr;      ///< [rows, pieces, 2]
+  uint16_t* eights = nullptr;      ///< levels of the choice (choose.h, LevelChoice)
+  uint16_t* groups = nullptr;
+  int32_t* list = nullptr;
+  int32_t* listed = nullptr;
+  uint32_t* histogram = nullptr;  ///< [2 levels][rows][256], zero between uses
+  uint32_t* counts = nullptr;     ///< [rows, pieces, 2]
   int64_t row_stride = 0;
   int64_t block_stride = 0;
+  int64_t list_stride = 0;
 };
 
 /// Ranks that a piece of the choice looks at.
 inline constexpr int64_t kChoicePiece = 4096;
 
-struct IndexSizes {
-  int64_t longest = 0;  ///< most rows that a scored query sees
-  int64_t row_stride = 0;
-  int64_t block_stride = 0;
-  int64_t pieces = 0;
-};
-IndexSizes index_sizes(const IndexSelectArgs& args);
-
-/// How scores are made on warpgroups (index_wide.cu), if they are.
+/// How scores are made on warpgroups, if they are.
 enum class WideIndex : uint8_t {
   kNo,
-  kManyRows,  ///< 16 rows of one sequence a block, each key widened once for all of them
-  kOneRow,    ///< a row a block: rows that share no keys
+  kManyRows,  ///< index_wide.cu: 16 rows of one sequence a block, each key widened once for all of them
+  kOneRow,    ///< index_row.cu: a row a block: rows that share no keys
 };
 /// The best way for some rows.
 WideIndex wide_index_of(const IndexSelectArgs& args);
@@ -51,8 +48,20 @@ WideIndex wide_index_of(const IndexSelectArgs& args);
 struct IndexWays {
   WideIndex wide = WideIndex::kNo;
   bool few = false;     ///< few rows: keys go to more blocks
-  bool by_row = false;  ///< a row's choice is made by one block, if it can hold all ranks
+  bool by_row = false;  ///< a row's choice is made by one block, from all ranks or by levels
+  bool listed = false;  ///< candidates are listed, and no other keys have ranks
 };
+/// `wide`, `few`: those kernels may be used.
+IndexWays index_ways(const IndexSelectArgs& args, bool wide, bool few);
+
+struct IndexSizes {
+  int64_t longest = 0;  ///< most rows that a scored query sees, or that it has ranks of
+  int64_t row_stride = 0;
+  int64_t block_stride = 0;
+  int64_t pieces = 0;
+  int64_t list_stride = 0;  ///< blocks in a list
+};
+IndexSizes index_sizes(const IndexSelectArgs& args, const IndexWays& ways);
 void select_rows(const IndexSelectArgs& args, const IndexRow* rows, const IndexSizes& sizes, const IndexScratch& scratch,
                  const IndexWays& ways, LaunchStream& stream);
 

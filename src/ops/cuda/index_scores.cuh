@@ -8,6 +8,7 @@
 namespace deepinfer::cuda {
 
 inline constexpr uint16_t kMinusInfinity = 0x007f;  ///< NaN is 0
+inline constexpr uint32_t kLowestFinite = 0x0080;
 
 /// A score, a bf16, as a number that is larger if it is better.
 __device__ inline uint16_t rank_of(float score) {
@@ -15,6 +16,8 @@ __device__ inline uint16_t rank_of(float score) {
   const uint32_t u = __float_as_uint(score + 0.0f) >> 16;  // the score is a bf16
   return static_cast<uint16_t>((u & 0x8000u) != 0 ? ~u : u | 0x8000u);
 }
+
+inline constexpr int kListedKeys = 8;  ///< of a listed block
 
 /// Scores of some rows. Dots, products and sums are rounded as spec §6.4 says.
 struct ScoreArgs {
@@ -30,6 +33,10 @@ struct ScoreArgs {
   const uint64_t* bits;  ///< [rows, words]
   int64_t words;
   int64_t block_size;
+  /// Keys are those of listed blocks of eight (choose.h, LevelChoice); nullptr: all that a row sees.
+  const int32_t* list;
+  const int32_t* listed;
+  int64_t list_stride;
   int64_t block_keys = 0;  ///< of a thread block
 };
 
@@ -38,6 +45,8 @@ __device__ inline uint32_t round_pair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+/// On warpgroups (index_row.cu): a row a block, of up to 32 heads of 128 dims.
+void score_each_row(const ScoreArgs& args, int64_t longest, LaunchStream& stream);
 /// On warpgroups (index_wide.cu): the same ranks. `way`: not kNo.
 void score_wide(const ScoreArgs& args, WideIndex way, int64_t longest, LaunchStream& stream);
 

@@ -54,23 +54,27 @@ class EmulatedBackend final : public WrappedBackend {
       rows.push_back({q.keys, q.visible, q.chosen, scored, restricted});
       q.chosen_count = std::min(args.topk, q.visible);
     }
-    const cuda::IndexSizes sizes = cuda::index_sizes(args);
     const auto count = static_cast<int64_t>(rows.size());
+    const bool few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows;
+    const cuda::IndexWays ways = cuda::index_ways(args, set_ == EmulatedKernelSet::kWide, few);
+    const cuda::IndexSizes sizes = cuda::index_sizes(args, ways);
     // What a kernel reads though nobody wrote it shows.
     std::vector<uint16_t> rank(static_cast<size_t>(count * sizes.row_stride), 0xffff),
-        blocks(static_cast<size_t>(count * sizes.block_stride), 0xffff);
+        blocks(static_cast<size_t>(count * sizes.block_stride), 0xffff), eights(rank.size() / 8, 0xffff),
+        groups(rank.size() / 64, 0xffff);
+    std::vector<int32_t> list(static_cast<size_t>(count * sizes.list_stride), -1), listed(static_cast<size_t>(count), -1);
     std::vector<uint32_t> histogram(static_cast<size_t>(2 * count * 256)),
         counts(static_cast<size_t>(2 * count * (sizes.pieces + 1)));
     const cuda::IndexScratch scratch{.rank = rank.data(),
                                      .block_rank = blocks.data(),
+                                     .eights = eights.data(),
+                                     .groups = groups.data(),
+                                     .list = list.data(),
+                                     .listed = listed.data(),
                                      .histogram = histogram.data(),
                                      .counts = counts.data(),
                                      .row_stride = sizes.row_stride,
                                      .block_stride = sizes.block_stride};
-    const bool wide = set_ == EmulatedKernelSet::kWide;
-    const bool few = set_ == EmulatedKernelSet::kFew && count <= cuda::kFewRows;
-    const cuda::IndexWays ways{
-        .wide = wide ? cuda::wide_index_of(args) : cuda::WideIndex::kNo, .few = few, .by_row = wide || few};
     wide_calls_ += ways.wide != cuda::WideIndex::kNo ? 1 : 0;
     cuda::select_rows(args, rows.data(), sizes, scratch, ways, stream_);
   }

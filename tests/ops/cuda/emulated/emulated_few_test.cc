@@ -7,7 +7,6 @@
 #include <cmath>
 #include <limits>
 
-#include "ops/cuda/choose.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/products.h"
 #include "ops/op_inputs.h"
@@ -164,70 +163,6 @@ TEST(FewProducts, AreNotTakenForManyRowsOrOddShapes) {
   args.outputs[0].weight.scales = nullptr;
   args.groups = 12'288 / 24;
   EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
-}
-
-// Rows of every length that a block takes, with ties, NaN and -inf among the ranks, and some that choose all.
-TEST(ChoiceByRow, IsThatOfAnyNumberOfRows) {
-  Random random(10);
-  LaunchStream stream(nullptr, false);
-  struct Case {
-    int64_t longest, keep;
-    int kinds;  // of ranks
-    int64_t rows = 4;
-  };
-  for (const Case& c : {Case{9, 1, 65'536},
-                        {1000, 64, 3},
-                        {8192, 512, 40},
-                        {8200, 512, 65'536},
-                        {16'384, 2048, 900},
-                        {20'001, 512, 2},
-                        {32'768, 512, 65'536},
-                        {57'344, 512, 300},
-                        {5000, 512, 200, 133},  // more than multiprocessors: two rows of each
-                        {17'003, 512, 900, 133}}) {
-    SCOPED_TRACE(fmt::format("{} of {}, {} ranks", c.keep, c.longest, c.kinds));
-    const int64_t stride = (c.longest + 7) / 8 * 8;
-    ASSERT_LE(stride, cuda::kMostRowRanks);
-    std::vector<uint16_t> rank(static_cast<size_t>(c.rows * stride));
-    for (uint16_t& v : rank) v = static_cast<uint16_t>(random.below(c.kinds));
-    std::vector<std::vector<int32_t>> want(static_cast<size_t>(c.rows), std::vector<int32_t>(static_cast<size_t>(c.longest), -1)),
-        got = want;
-    const auto length_of = [&](int64_t r) {
-      const int64_t lengths[] = {c.longest, c.keep + 1, c.keep, std::max(c.keep + 1, c.longest / 2)};
-      return lengths[r % 4];
-    };
-    const auto choose_into = [&](std::vector<std::vector<int32_t>>& chosen, bool by_row, std::vector<uint64_t>& bits) {
-      std::vector<cuda::IndexRow> rows;
-      for (int64_t r = 0; r < c.rows; ++r)
-        rows.push_back({{}, length_of(r), chosen[static_cast<size_t>(r)].data(), length_of(r) > c.keep, length_of(r) > c.keep});
-      const int64_t pieces = (stride + cuda::kChoicePiece - 1) / cuda::kChoicePiece;
-      std::vector<uint32_t> histogram(static_cast<size_t>(2 * c.rows * 256)), counts(static_cast<size_t>(2 * c.rows * pieces));
-      cuda::IndexScratch scratch;
-      scratch.histogram = histogram.data();
-      scratch.counts = counts.data();
-      cuda::Choice choice{.rank = rank.data(), .stride = stride, .pieces = pieces, .keep = c.keep};
-      const int64_t words = (c.longest + 63) / 64;
-      bits.assign(static_cast<size_t>(c.rows * words), 0);
-      for (const bool blocks : {false, true}) {
-        if (blocks) choice.blocks = true, choice.block_size = 1, choice.words = words, choice.bits = bits.data();
-        if (by_row) {
-          cuda::choose_by_row(choice, rows.data(), c.rows, stream);
-        } else {
-          cuda::choose(choice, rows.data(), c.rows, scratch, stream);
-        }
-      }
-    };
-    std::vector<uint64_t> want_bits, got_bits;
-    choose_into(want, false, want_bits);
-    choose_into(got, true, got_bits);
-    for (int64_t r = 0; r < c.rows; ++r) {
-      if (length_of(r) > c.keep) continue;
-      // By row, those that choose all are done, too.
-      for (int64_t j = 0; j < length_of(r); ++j) want[static_cast<size_t>(r)][static_cast<size_t>(j)] = static_cast<int32_t>(j);
-    }
-    EXPECT_TRUE(got == want);
-    EXPECT_TRUE(got_bits == want_bits);
-  }
 }
 
 struct Choices {
