@@ -245,6 +245,7 @@ std::vector<OpCase> large_attention_op_cases() {
       attention_case({8, 512, 257, 16, {1, 9}}),
       attention_case({64, 512, 128, 0, {1, 9, 33}}),  // windows alone
       attention_case({70, 512, 100, 0, {1, 9}}),
+      attention_case({5, 512, 30, 40, {1, 140}}),  // more rows than an H200 has multiprocessors
       attention_case({8, 512, 70, 90, {1, 9}, 0, 2}),
       attention_case({8, 512, 70, 90, {1, 9}, 0, 3}),
   };

@@ -16,6 +16,19 @@ __device__ inline float exp2_approx(float x) {
 /// a b, rounded: what is added to it is not put into one instruction with it.
 __device__ inline float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
 
+/// c (+)= rows x keys, of 16 columns: `rows` describes 64 rows, `keys` 32 of them (swizzled_rows).
+__device__ inline void multiply_half_tile(float (&c)[4][4], uint64_t rows, uint64_t keys, bool add) {
+#define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1, 0, 0;\n}"
+      : DI_SUMS(0), DI_SUMS(1), DI_SUMS(2), DI_SUMS(3)
+      : "l"(rows), "l"(keys), "r"(static_cast<int>(add)));
+#undef DI_SUMS
+}
+
 /// c[kFirst ..] += rows x values: `rows` describes 64 rows of 16 columns (swizzled_rows), `values` 16 rows that hold one column
 /// of 128 outputs each, block after block of 64 (swizzled_matrix). 256 outputs at once would have to fit the registers that a
 /// thread has before it takes more.

@@ -20,12 +20,12 @@ struct WideAttentionShared {
   uint8_t keys[kBuffers][kRowsBytes];
   uint8_t probabilities[kBuffers][kBlockBytes];  // [heads][keys]
   const uint8_t* rows[2][kMostKeys];             // of a query's keys and the next one's, up to the end of the last tile
-  float factors[kBuffers][kWideHeads];
-  float totals[kBuffers][kWideHeads];  // of a query's last tile
-  uint64_t listed[2];                  // rows of a query are there
-  uint64_t full[kBuffers];             // keys are there
-  uint64_t ready[kBuffers];            // probabilities are
-  uint64_t empty[kBuffers][2];         // both have been multiplied, those of the first and of the last 32 keys
+  float4 sums[kWarpgroup];                       // of the probabilities of a tile's first half, as lanes have them
+  float tops[2][kWideHeads];                     // the largest scores of a tile's halves
+  float totals[kWideHeads];                      // of a query's last tile
+  uint64_t full[kBuffers];                       // keys are there, and with the first tile of a query its numbers
+  uint64_t empty[kBuffers][2];                   // both have been multiplied, those of the first and of the last 32 keys
+  uint64_t asked;                                // all scores of a query are there
 };
 static_assert(sizeof(WideAttentionShared) <= 227 << 10);
 static_assert(offsetof(WideAttentionShared, probabilities) % kEightRows == 0);
@@ -49,24 +49,27 @@ __device__ inline uint8_t* place_in(uint8_t* rows, uint32_t row, const EightsPla
   return rows + at.block * kBlockBytes + swizzled_piece(row, at.piece);
 }
 
-// Queries of all heads, by a warpgroup; heads that are not there are zero.
-__device__ inline void bring_queries(const bf16* q, int own_heads, uint8_t* queries) {
-  constexpr int kTogether = 8;
-  const int lane = lane_index();
+// Half of the dims of all heads' queries, by a warpgroup; heads that are not there are zero.
+__device__ inline void bring_queries(const bf16* q, int own_heads, int half, uint8_t* queries) {
+  constexpr int kTogether = 4;
+  // Places are computed here, not kept in registers from query to query.
+  const int thread = thread_read_anew() % kWarpgroup;
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
   const auto s = static_cast<uint32_t>(lane / 8);
 #pragma unroll 1
-  for (int first = 0; first < 16; first += kTogether) {
+  for (int first = half * 8; first < half * 8 + 8; first += kTogether) {
     uint4 v[kTogether][2];
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const int head = warp_in_group() * 16 + (first + k) % 2 * 8 + lane % 8;
+      const int head = warp * 16 + k % 2 * 8 + lane % 8;
       const bf16* from = q + head * kWideDim + (first + k) / 2 * 64 + lane / 8 * 8;
 #pragma unroll
       for (int t = 0; t < 2; ++t) v[k][t] = head < own_heads ? load_again(from + t * 32) : make_uint4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int k = 0; k < kTogether; ++k) {
-      const auto head = static_cast<uint32_t>(warp_in_group() * 16 + (first + k) % 2 * 8 + lane % 8);
+      const auto head = static_cast<uint32_t>(warp * 16 + k % 2 * 8 + lane % 8);
       const auto part = static_cast<uint32_t>(first + k) / 2;  // 64 dims
       const uint4& a = v[k][0];
       const uint4& b = v[k][1];
@@ -82,11 +85,11 @@ struct WidePiece {
   uint32_t scales;  // a byte, or four
 };
 
-// A step of the warpgroup that widens: a tile's compressed keys and half of the dims of those of the window, or the other half.
-// Each lane has four pieces of a step: a warp has eight keys of both halves of the tile, by half of the dims at a time.
-inline constexpr int kPieces = 4;
-__device__ inline int piece_key(int n) { return n / 2 * 32 + warp_in_group() * 8 + lane_index() % 8; }
-__device__ inline int piece_part(int n) { return n % 2 * 4 + lane_index() / 8; }  // 64 dims
+// A step of a warpgroup that widens: of its half of a tile's keys, the compressed ones and half of the dims of those of the
+// window, or the other half. A warp has eight keys, a lane two pieces of one, by half of the dims at a time.
+inline constexpr int kPieces = 2;
+__device__ inline int piece_key(int half) { return half * 32 + warp_in_group() * 8 + lane_index() % 8; }
+__device__ inline int piece_part(int n) { return n * 4 + lane_index() / 8; }  // 64 dims
 // The half of those that a lane has of a window's key: neighbours have different ones, so that their stores meet in no bank.
 __device__ inline int piece_half(int second) { return (lane_index() / 8 + second) % 2; }
 
@@ -117,29 +120,35 @@ __device__ inline void load_piece(const uint8_t* row, bool whole, bool window, i
   }
 }
 // Where piece 0 of a lane begins, or would without the swizzle of products; the others are at constant distances.
-__device__ inline uint32_t piece_place() {
+__device__ inline uint32_t piece_place(int half) {
   const auto lane = static_cast<uint32_t>(lane_index());
-  return lane / 16 * 2 * kBlockBytes + swizzled_piece(static_cast<uint32_t>(piece_key(0)), lane / 8 % 2);
+  return lane / 16 * 2 * kBlockBytes + swizzled_piece(static_cast<uint32_t>(piece_key(half)), lane / 8 % 2);
 }
 __device__ inline uint32_t eights_in_piece(uint32_t place, int n, uint32_t s, uint32_t odd) {
-  const auto un = static_cast<uint32_t>(n);
-  return (place ^ (s % 2 * 2 + odd) * 32) + un / 2 * 4 * kEightRows + (un % 2 * 4 + s / 2) * kBlockBytes;
+  return (place ^ (s % 2 * 2 + odd) * 32) + (static_cast<uint32_t>(n) * 4 + s / 2) * kBlockBytes;
 }
-// Columns (0, 1), (2, 3), (4, 5), (6, 7) of 8 codes, from tables of their bytes: bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-__device__ inline void look_up_fp4(uint32_t word, uint32_t (&r)[4]) {
+// The bytes of bf16 of 0, 0.5, 1, 1.5, 2, 3, 4, 6 that are looked up in a register.
+inline constexpr uint32_t kFp4High = 0x3f3f3f00u;
+inline constexpr uint32_t kFp4Low = 0xc0800000u;
+struct Fp4Bytes {
+  uint32_t high, low;
+};
+// Columns (0, 1), (2, 3), (4, 5), (6, 7) of 8 codes, from tables of their bytes.
+__device__ inline void look_up_fp4(const Fp4Bytes& bytes, uint32_t word, uint32_t (&r)[4]) {
   const uint32_t codes = word & 0x77777777u;
   const uint32_t shifted = word << 4;  // signs of even columns are the highest bits of bytes
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t four = half == 0 ? codes : codes >> 16;
     const uint32_t signs = __byte_perm(shifted, word, half == 0 ? 0x5140 : 0x7362);
-    const uint32_t high = __byte_perm(0x3f3f3f00u, 0x40404040u, four) | (signs & 0x80808080u);
-    const uint32_t low = __byte_perm(0xc0800000u, 0xc0804000u, four);
+    const uint32_t high = __byte_perm(bytes.high, 0x40404040u, four) | (signs & 0x80808080u);
+    const uint32_t low = __byte_perm(bytes.low, 0xc0804000u, four);
     r[half * 2] = __byte_perm(low, high, 0x5140);
     r[half * 2 + 1] = __byte_perm(low, high, 0x7362);
   }
 }
-__device__ inline void store_piece(const WidePiece& piece, bool window, int second, int n, uint32_t place, uint8_t* keys) {
+__device__ inline void store_piece(const WidePiece& piece, const Fp4Bytes& bytes, bool window, int second, int n, uint32_t place,
+                                   uint8_t* keys) {
   if (window) {
     const uint32_t scale = scale_pair(piece.scales, kFp8Bias);
     const uint32_t excess = excess_pair(piece.scales, kFp8Bias);
@@ -161,8 +170,8 @@ __device__ inline void store_piece(const WidePiece& piece, bool window, int seco
 #pragma unroll
     for (uint32_t s = 0; s < 4; ++s) {
       uint32_t a[4], b[4];
-      look_up_fp4(word_of(piece.data[0], s), a);
-      look_up_fp4(word_of(piece.data[1], s), b);
+      look_up_fp4(bytes, word_of(piece.data[0], s), a);
+      look_up_fp4(bytes, word_of(piece.data[1], s), b);
 #pragma unroll
       for (uint32_t& v : a) v = multiply_bf16x2(v, scales[s / 2]);
 #pragma unroll

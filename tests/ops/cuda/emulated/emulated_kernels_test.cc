@@ -84,5 +84,19 @@ TEST(EmulatedKernelsForManyRows, AreTakenWhereTheyShould) {
   EXPECT_EQ(taken, 2);
 }
 
+TEST(EmulatedKernelsForManyRows, GoOnFromRowToRow) {
+  int taken = 0;
+  for (const OpCase& c : cases()) {
+    if (!c.name.starts_with("sparse_attention_5x512")) continue;
+    EmulatedBackend plain(EmulatedKernelSet::kPlain);
+    EmulatedBackend wide(EmulatedKernelSet::kWide);
+    const RunRows run = c.make();
+    ASSERT_NO_FATAL_FAILURE(expect_same(run(plain, 0, c.rows()), run(wide, 0, c.rows()), 0, c.rows()));
+    EXPECT_EQ(wide.wide_calls(), 1);
+    ++taken;
+  }
+  EXPECT_EQ(taken, 1);
+}
+
 }  // namespace
 }  // namespace deepinfer
