@@ -281,6 +281,11 @@ void MeteredBackend::experts(const ExpertsArgs& args, int64_t rows) {
   begin("experts", work);
   inner_->experts(args, rows);
 }
+// Both are counted and told apart one by one.
+void MeteredBackend::routed_experts(const RouteArgs& routing, const ExpertsArgs& args, int64_t rows) {
+  if (counting_ || marks_kind_ == Marks::kOperators) return Backend::routed_experts(routing, args, rows);
+  inner_->routed_experts(routing, args, rows);
+}
 void MeteredBackend::engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) {
   const int64_t bytes = rows * columns * (table.dim + table.dim / kScaleGroup);
   begin("engram_gather", {.bytes = static_cast<double>(bytes), .streams = static_cast<double>(rows * columns * table.dim * 2)});

@@ -74,6 +74,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   cuda::LaunchStream& stream() override { return owner_->stream(); }
   cuda::Staging& staging() override { return owner_->staging(); }
   const cuda::Recorder& recorder() override { return owner_->recorder(); }
+  void rejoin() override { owner_->rejoin(); }
   void begin_layer(int64_t layer) override;
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
@@ -91,6 +92,9 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   bool runs_ahead() const override { return inner_->runs_ahead(); }
   void ahead(int place, FunctionRef<void()> calls) override;
   void arrive(int place) override;
+  void will_need(ComingOperators what, int64_t rows, std::span<const WeightBytes> weights) override {
+    inner_->will_need(what, rows, weights);
+  }
   void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                            bf16* y) override;
   void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows, int64_t n,
@@ -112,6 +116,7 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   void rotated_attention(const SparseAttentionArgs& args, bf16* q, const RopeRows& rotation) override;
   void route(const RouteArgs& args, int64_t rows) override;
   void experts(const ExpertsArgs& args, int64_t rows) override;
+  void routed_experts(const RouteArgs& routing, const ExpertsArgs& args, int64_t rows) override;
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override;
   void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
                    int64_t n, int64_t hidden, bf16* x) override;

@@ -14,9 +14,11 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_stream.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/fetch.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/recorder.h"
+#include "ops/cuda/route_few.h"
 #include "ops/cuda/row_ops.h"
 #include "ops/cuda/sample.h"
 #include "ops/cuda/staged_layout.h"
@@ -30,14 +32,14 @@ namespace {
 struct Streams {
   explicit Streams(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
-    for (cudaStream_t* stream : {&main, &side, &ahead}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    for (cudaStream_t* stream : {&main, &side, &ahead, &fetch}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&forked, &done, &fetched}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     for (cudaEvent_t& event : arrived) DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   }
   ~Streams() {
     for (cudaEvent_t event : arrived) cudaEventDestroy(event);
-    for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
-    for (cudaStream_t stream : {main, side, ahead}) cudaStreamDestroy(stream);
+    for (cudaEvent_t event : {forked, done, fetched}) cudaEventDestroy(event);
+    for (cudaStream_t stream : {main, side, ahead, fetch}) cudaStreamDestroy(stream);
   }
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -45,8 +47,10 @@ struct Streams {
   cudaStream_t main = nullptr;
   cudaStream_t side = nullptr;                      ///< of Backend::beside
   cudaStream_t ahead = nullptr;                     ///< of Backend::ahead
+  cudaStream_t fetch = nullptr;                     ///< of Backend::will_need
   cudaEvent_t forked = nullptr;                     ///< on main: where another begins
   cudaEvent_t done = nullptr;                       ///< on the side: its end
+  cudaEvent_t fetched = nullptr;                    ///< on fetch, likewise
   cudaEvent_t arrived[Backend::kAheadPlaces] = {};  ///< on ahead: the end of what each place was given
 };
 
@@ -58,14 +62,20 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         main_(streams_.main, features.overlap),
         side_(streams_.side, features.overlap),
         ahead_(streams_.ahead, features.overlap),
+        fetch_(streams_.fetch, features.overlap),
         staging_(&main_),
         recorder_(&main_, &staging_),
         tables_(&staging_),
-        memory_(&main_, &staging_, &recorder_) {}
+        memory_(&main_, &staging_, &recorder_) {
+    arrived_ = static_cast<int32_t*>(cuda::allocate_device(sizeof(int32_t)));
+    main_.fill(arrived_, 0, sizeof(int32_t));
+  }
   ~CudaBackend() override {
     cudaStreamSynchronize(main_);
     cudaStreamSynchronize(side_);
     cudaStreamSynchronize(ahead_);
+    cudaStreamSynchronize(fetch_);
+    cudaFree(arrived_);
   }
 
   std::string name() const override { return "cuda/sm_90a"; }
@@ -115,8 +125,17 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   const cuda::Recorder& recorder() override { return recorder_; }
   void enter_thread() override { DI_CUDA(cudaSetDevice(streams_.device)); }
   bool replays() const override { return true; }
-  void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
-  void rehearse(FunctionRef<void()> calls) override { recorder_.rehearse(calls); }
+  void replay(FunctionRef<void()> calls) override {
+    recorder_.replay([&] { whole(calls); });
+  }
+  void rehearse(FunctionRef<void()> calls) override {
+    recorder_.rehearse([&] { whole(calls); });
+  }
+  void rejoin() override {
+    if (!std::exchange(fetches_, false) || !recorder_.launches("rejoin")) return;
+    DI_CUDA(cudaStreamWaitEvent(main_, streams_.fetched, 0));
+    main_.order_fully();
+  }
 
   void beside(FunctionRef<void()> calls) override {
     if (!features_.beside) return calls();
@@ -139,6 +158,18 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (!features_.engram_ahead || !recorder_.launches("arrive", place)) return;
     DI_CUDA(cudaStreamWaitEvent(main_, streams_.arrived[place], 0));
     main_.order_fully();
+  }
+  void will_need(ComingOperators what, int64_t rows, std::span<const WeightBytes> weights) override {
+    if (!features_.fetch || rows > cuda::kMostFetchingRows) return;
+    const cuda::FetchList list = cuda::fetch_list(weights, fetch_paces_[what]);
+    if (list.pieces == 0) return;
+    bool launched = recorder_.launches("will_need", what, list.stretch_count);
+    for (int i = 0; i < list.stretch_count; ++i)
+      launched = recorder_.launches("weights", list.stretches[i].begin, list.stretches[i].bytes) && launched;
+    fetches_ = true;
+    run_on(fetch_, launched, streams_.fetched, [&] {
+      if (launched) cuda::fetch_weights(list, *launches_);
+    });
   }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
@@ -385,6 +416,30 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
   void experts(const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
+    const cuda::ExpertPlan plan = plan_of(args, rows);
+    const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
+    if (launches_experts(args, routed, rows, plan)) cuda::run_experts(args, routed, rows, plan, *launches_);
+  }
+  void routed_experts(const RouteArgs& routing, const ExpertsArgs& args, int64_t rows) override {
+    if (rows == 0) return;
+    const cuda::ExpertPlan plan = plan_of(args, rows);
+    float* logits = logits_.get<float>(cuda::route_scratch(rows, routing.gate.out, routing.gate.in));
+    if (!takes_few(bf16_product(routing.v, rows, routing.gate, logits, true)) ||
+        !cuda::takes_few_routed(routing, args, rows, plan)) {
+      return Backend::routed_experts(routing, args, rows);
+    }
+    const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
+    bool launched = recorder_.launches("routed", routing.v, routing.gate, routing.bias, routing.bias_vl, routing.image,
+                                       routing.normalize, routing.scale, routing.temperature, routing.experts, routing.weights,
+                                       rows, logits, routing.counts, routing.counted);
+    launched = launches_experts(args, routed, rows, plan) && launched;
+    if (!launched) return;
+    cuda::route_few(routing, rows, plan, logits, arrived_, *launches_);
+    cuda::run_experts(args, routed, rows, plan, *launches_, true);
+  }
+
+  // Scratch of a step's experts, cut as it is cut.
+  cuda::ExpertPlan plan_of(const ExpertsArgs& args, int64_t rows) {
     const int64_t hidden = args.shared_w1.in;
     const cuda::ExpertShape shape = {static_cast<int64_t>(args.routed.size()), args.topk, hidden, args.shared_w1.out};
     const bool panels = features_.panels && features_.arranged && cuda::takes_panels(args);
@@ -403,13 +458,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.input = quantized_.get<bf16>(room.input_values);
     plan.hidden = pair_hidden_.get<bf16>(room.hidden_values);
     plan.output = pair_output_.get<bf16>(room.output_values);
-    const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
-    if (!recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
-                            args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
-                            plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output, plan.widened)) {
-      return;
-    }
-    cuda::run_experts(args, routed, rows, plan, *launches_);
+    return plan;
+  }
+  bool launches_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const cuda::ExpertPlan& plan) {
+    return recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
+                              args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
+                              plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output, plan.widened);
   }
 
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {
@@ -466,6 +520,12 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
+  /// Calls that a graph may be made of: none of what they put beside others is left behind them, nor anything older among them.
+  void whole(FunctionRef<void()> calls) {
+    fetches_ = false;
+    calls();
+    rejoin();
+  }
   /// What operators launch goes to another stream, behind what is on the main one now; `end` is recorded behind it.
   void run_on(cuda::LaunchStream& stream, bool launched, cudaEvent_t end, FunctionRef<void()> calls) {
     DI_CHECK(launches_ == &main_, "beside what is beside others");
@@ -563,9 +623,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   CudaFeatures features_;
   Streams streams_;
-  cuda::LaunchStream main_, side_, ahead_;
+  cuda::LaunchStream main_, side_, ahead_, fetch_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
+  bool fetches_ = false;                   ///< something is on fetch_ that main_ does not come after
+  const cuda::FetchPaces fetch_paces_ = cuda::fetch_paces();
   cuda::Staging staging_;
   cuda::Recorder recorder_;
   cuda::TableCache tables_;
@@ -574,6 +636,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, levels_, lists_, histogram_, counts_;
   cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
+  int32_t* arrived_ = nullptr;  ///< of route_few
   std::vector<cuda::IndexRow> index_rows_;
   std::vector<AttentionQuery> attention_rows_;
   std::vector<cuda::SampleRow> sample_rows_;

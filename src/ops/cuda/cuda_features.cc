@@ -23,6 +23,7 @@ constexpr Feature kFeatures[] = {
     {"few-rows", &CudaFeatures::few_rows},
     {"split", &CudaFeatures::split},
     {"engram-ahead", &CudaFeatures::engram_ahead},
+    {"fetch", &CudaFeatures::fetch},
 };
 
 }  // namespace

@@ -295,11 +295,11 @@ void arrange_panels(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in, ui
                 scratch + groups * 16, codes, scales, groups, in);
 }
 
-void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
-                 LaunchStream& stream) {
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, LaunchStream& stream,
+                 bool planned) {
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
-  sort_pairs(args, rows, plan, stream);
+  if (!planned) sort_pairs(args, rows, plan, stream);
   if (plan.wide) {
     quantize_rows(args.v, rows, hidden, InputOrder::kWideFp4, plan.input, stream);
     if (plan.shared_apart) {

@@ -55,8 +55,8 @@ bool takes_panels(const ExpertsArgs& args);
 /// The routed experts' products of such a plan.
 void multiply_hidden_panels(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
 void multiply_output_panels(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream);
-/// `routed`: device copy of args.routed.
-void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
-                 LaunchStream& stream);
+/// `routed`: device copy of args.routed. `planned`: what `plan` points to is there, but for inputs of wide plans (route_few.h).
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, LaunchStream& stream,
+                 bool planned = false);
 
 }  // namespace deepinfer::cuda

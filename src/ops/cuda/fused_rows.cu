@@ -9,9 +9,10 @@
 namespace deepinfer::cuda {
 namespace {
 
-// Blocks of more threads than kRowThreads are for few rows, where all columns are on their way at once. Their first kRowThreads
-// threads then add the squares as those of a smaller block do.
-constexpr int kMostRowThreads = 1024;
+// Blocks of more threads than kRowThreads are for few rows, where all columns are on their way at once: two pieces of a row of
+// the release a thread, with registers for both. Their first kRowThreads threads then add the squares as those of a smaller block
+// do.
+constexpr int kMostRowThreads = 640;
 constexpr int64_t kFewBlockRows = 32;
 
 // The factor of the row's norm; `square`: of a block of kRowThreads, the sum of each thread's columns.
@@ -29,11 +30,52 @@ __device__ float row_scale(float square, const uint2* columns, int hidden, float
   return norm_scale(square, hidden, eps, scratch);
 }
 
+// A thread's weights of a norm, asked for before the squares are added: kPieces of four columns; what lies behind is read when it
+// is used.
+template <int kPieces, int kThreads>
+struct NormWeights {
+  uint2 four[kPieces];
+  // Before the kernel's turn; the loads themselves may be moved behind it.
+  __device__ NormWeights(const bf16* w, int hidden) {
+    if (threadIdx.x == 0) fetch_ahead(reinterpret_cast<const uint8_t*>(w), hidden / 8 * 16);
+#pragma unroll
+    for (int a = 0; a < kPieces; ++a) {
+      const int i = (static_cast<int>(threadIdx.x) + a * kThreads) * 4;
+      four[a] = i < hidden ? __ldg(reinterpret_cast<const uint2*>(w + i)) : make_uint2(0, 0);
+    }
+  }
+  // act(column, weights) of the thread's columns.
+  template <typename Act>
+  __device__ void for_each(const bf16* w, int hidden, const Act& act) const {
+    const int first = static_cast<int>(threadIdx.x) * 4;
+#pragma unroll
+    for (int a = 0; a < kPieces; ++a) {
+      if (first + a * kThreads * 4 < hidden) act(first + a * kThreads * 4, four[a]);
+    }
+    for (int i = first + kPieces * kThreads * 4; i < hidden; i += kThreads * 4)
+      act(i, __ldg(reinterpret_cast<const uint2*>(w + i)));
+  }
+};
+// Of blocks for many rows none is asked for: their registers are for the streams.
+template <int kThreads>
+using RowWeights = NormWeights<(kThreads > kRowThreads ? 2 : 0), kThreads>;
+template <int kThreads>
+struct NormWeights<0, kThreads> {
+  __device__ NormWeights(const bf16* /*w*/, int /*hidden*/) {}
+  template <typename Act>
+  __device__ void for_each(const bf16* w, int hidden, const Act& act) const {
+    for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kThreads * 4)
+      act(i, __ldg(reinterpret_cast<const uint2*>(w + i)));
+  }
+};
+
 // One block a row: hyper_collapse, then rms_norm. A thread reads from shared memory what it wrote itself.
 template <int kStreams, int kThreads>
 __global__ void __launch_bounds__(kThreads)
     collapse_norm_kernel(const bf16* x, const float* pre, int streams, int hidden, const bf16* w, float eps, bf16* y) {
-  take_turn();
+  let_next_begin();
+  const RowWeights<kThreads> weights(w, hidden);
+  wait_for_earlier();
   auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
   const int n = kStreams > 0 ? kStreams : streams;
   const int64_t row = blockIdx.x;
@@ -56,10 +98,9 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const float scale = row_scale<kThreads>(square, columns, hidden, eps);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kThreads * 4) {
-    *reinterpret_cast<uint2*>(y + row * hidden + i) =
-        normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
-  }
+  weights.for_each(w, hidden, [&](int i, const uint2& own) {
+    *reinterpret_cast<uint2*>(y + row * hidden + i) = normalize_four(columns[i / 4], own, scale);
+  });
 }
 
 // One block a row of four streams: hyper_expand, then as above.
@@ -67,7 +108,9 @@ template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     expand_collapse_norm_kernel(const bf16* o, const float* post, const float* comb, const float* pre, int hidden, const bf16* w,
                                 float eps, bf16* x, bf16* y) {
-  take_turn();
+  let_next_begin();
+  const RowWeights<kThreads> weights(w, hidden);
+  wait_for_earlier();
   constexpr int kStreams = 4;
   auto* columns = dynamic_shared_behind<uint2>();  // [hidden / 4]
   const int64_t row = blockIdx.x;
@@ -110,40 +153,59 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const float scale = row_scale<kThreads>(square, columns, hidden, eps);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < hidden; i += kThreads * 4) {
-    *reinterpret_cast<uint2*>(y + row * hidden + i) =
-        normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
-  }
+  weights.for_each(w, hidden, [&](int i, const uint2& own) {
+    *reinterpret_cast<uint2*>(y + row * hidden + i) = normalize_four(columns[i / 4], own, scale);
+  });
 }
 
+constexpr int kLatentPieces = 2;
+using LatentWeights = NormWeights<kLatentPieces, kRowThreads>;
+
 // The row's norm, into shared memory.
-__device__ void normalize_row(const bf16* x, const bf16* w, int dim, float eps, uint2* columns) {
+__device__ void normalize_row(const bf16* x, const bf16* w, const LatentWeights& weights, int dim, float eps, uint2* columns) {
   __shared__ float scratch[kRowThreads / kWarp];
   float square = 0;
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kRowThreads * 4) {
-    const uint2 v = *reinterpret_cast<const uint2*>(x + i);
-    columns[i / 4] = v;
-    square = add_squares(v, square);
+  for (int first = static_cast<int>(threadIdx.x) * 4; first < dim; first += kLatentPieces * kRowThreads * 4) {
+    uint2 v[kLatentPieces];
+#pragma unroll
+    for (int a = 0; a < kLatentPieces; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      v[a] = i < dim ? *reinterpret_cast<const uint2*>(x + i) : make_uint2(0, 0);
+    }
+#pragma unroll
+    for (int a = 0; a < kLatentPieces; ++a) {
+      const int i = first + a * kRowThreads * 4;
+      if (i >= dim) break;
+      columns[i / 4] = v[a];
+      square = add_squares(v[a], square);
+    }
   }
   const float scale = norm_scale(square, dim, eps, scratch);
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < dim; i += kRowThreads * 4)
-    columns[i / 4] = normalize_four(columns[i / 4], __ldg(reinterpret_cast<const uint2*>(w + i)), scale);
+  weights.for_each(w, dim, [&](int i, const uint2& own) { columns[i / 4] = normalize_four(columns[i / 4], own, scale); });
 }
 
 // Grid: rows, the queries' latent and the window's key. The key is rotated and packed, too.
 __global__ void __launch_bounds__(kRowThreads) latents_kernel(const LatentArgs args) {
-  take_turn();
+  let_next_begin();
   auto* columns = dynamic_shared_behind<uint2>();  // [dim / 4]
   const int64_t row = blockIdx.x;
   const bool is_key = blockIdx.y == 1;
   const auto dim = static_cast<int>(is_key ? args.kv_dim : args.q_dim);
+  const bf16* w = is_key ? args.kv_norm : args.q_norm;
+  const LatentWeights weights(w, dim);
+  wait_for_earlier();
   bf16* x = is_key ? args.kv + row * dim : args.q + row * dim;
-  normalize_row(x, is_key ? args.kv_norm : args.q_norm, dim, args.eps, columns);
+  // The factors of the thread's first pair are asked for here.
+  const int64_t pairs = is_key ? args.rotation.pairs : 0;
+  const bool has_pair = threadIdx.x < pairs;
+  const float cosine = has_pair ? args.rotation.cos[row * pairs + threadIdx.x] : 0.0f;
+  const float sine = has_pair ? args.rotation.sin[row * pairs + threadIdx.x] : 0.0f;
+  normalize_row(x, w, weights, dim, args.eps, columns);
   if (is_key) {
     __syncthreads();
-    const int64_t pairs = args.rotation.pairs;
     auto* rotated = reinterpret_cast<uint32_t*>(reinterpret_cast<bf16*>(columns) + dim - 2 * pairs);
-    for (int64_t k = threadIdx.x; k < pairs; k += kRowThreads)
+    if (has_pair) rotated[threadIdx.x] = rotate_pair(rotated[threadIdx.x], cosine, sine);
+    for (int64_t k = threadIdx.x + kRowThreads; k < pairs; k += kRowThreads)
       rotated[k] = rotate_pair(rotated[k], args.rotation.cos[row * pairs + k], args.rotation.sin[row * pairs + k]);
     __syncthreads();
   }

@@ -21,4 +21,12 @@ __device__ inline void wait_done(const int32_t* count, int wanted) {
   }
 }
 
+/// How many have come by before, of whom each sees what those wrote. Other threads of a block come together with this one before
+/// it, and again before they read.
+__device__ inline int take_number(int32_t* count) {
+  int number;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(number) : "l"(count) : "memory");
+  return number;
+}
+
 }  // namespace deepinfer::cuda

@@ -12,5 +12,6 @@ inline void count_done(int32_t* count) { ++*count; }
 inline void wait_done(const int32_t* count, int wanted) {
   if (*count != wanted) std::abort();
 }
+inline int take_number(int32_t* count) { return (*count)++; }
 
 }  // namespace deepinfer::cuda

@@ -1,0 +1,110 @@
+#pragma once
+
+// Sorting a step's tokens by expert, by one block, and inputs rounded for the products.
+
+#include "ops/cuda/device_math.cuh"
+#include "ops/cuda/experts.h"
+#include "ops/cuda/instructions.cuh"
+
+namespace deepinfer::cuda {
+
+/// Exclusive prefix sums of v over a block of kThreads; *total is the sum of all. `warps`: shared, of as many as the block has.
+template <int kThreads>
+__device__ inline int exclusive_scan(int v, int* warps, int* total) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  int sum = v;
+#pragma unroll
+  for (int step = 1; step < kWarp; step <<= 1) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += other;
+  }
+  if (lane == kWarp - 1) warps[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  int all = 0;
+  for (int w = 0; w < kThreads / kWarp; ++w) {
+    if (w < warp) before += warps[w];
+    all += warps[w];
+  }
+  *total = all;
+  __syncthreads();
+  return before + sum - v;
+}
+
+/// As quantize_rows in the order kLanes does it, eight columns a thread, of block `block` of kThreads.
+template <int kThreads>
+__device__ inline void quantize_inputs(const bf16* v, int64_t count, int64_t block, bf16* to) {
+  const int64_t at = (block * kThreads + threadIdx.x) * 8;
+  const uint4 own = at < count ? *reinterpret_cast<const uint4*>(v + at) : make_uint4(0, 0, 0, 0);
+  float f[8];
+  float amax = widen_eight(own, f);
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 1));
+  amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, 2));
+  if (at < count) *reinterpret_cast<uint4*>(to + at) = round_eight(f, e8m0_value(fp8_scale_bits(amax)));
+}
+template <int kThreads>
+inline int64_t quantizing_blocks(int64_t count) {
+  return (count + 8 * kThreads - 1) / (8 * kThreads);
+}
+
+/// For a whole block of kThreads. Shared memory: `cursor` [expert_count], `warps`. Where a pair lies among those of its expert is
+/// left to chance: no result depends on it. `experts`, `weights` [rows, topk]: a row's experts are all different.
+template <int kThreads>
+__device__ inline void plan_pairs(const int32_t* experts, const float* weights, int rows, int topk, int expert_count,
+                                  const ExpertPlan& plan, int* cursor, int* warps) {
+  const auto t = static_cast<int>(threadIdx.x);
+  for (int e = t; e < expert_count; e += kThreads) cursor[e] = 0;
+  __syncthreads();
+  for (int i = t; i < rows * topk; i += kThreads) atomicAdd(&cursor[experts[i]], 1);
+  __syncthreads();
+  // Tiles whose cost follows their size are of equal sizes, in eights; none is empty, for the most they may have is a multiple of
+  // 8 itself.
+  const auto share_of = [&](int count, int own_tiles, int most) {
+    return plan.staged && own_tiles > 0 ? ((count + own_tiles - 1) / own_tiles + 7) / 8 * 8 : most;
+  };
+  // The shared expert's pairs, every token, are the last; its tiles may lie before all others.
+  const int behind = plan.shared_first ? static_cast<int>(plan.shared_tiles) : 0;
+  int pairs = 0;
+  int tiles = 0;
+  for (int base = 0; base < expert_count; base += kThreads) {
+    const int e = base + t;
+    const int count = e < expert_count ? cursor[e] : 0;
+    int pair_total = 0;
+    int tile_total = 0;
+    const int first = pairs + exclusive_scan<kThreads>(count, warps, &pair_total);
+    const int own_tiles = (count + plan.tile_inputs - 1) / plan.tile_inputs;
+    const int place = tiles + exclusive_scan<kThreads>(own_tiles, warps, &tile_total) + behind;
+    const int share = share_of(count, own_tiles, plan.tile_inputs);
+    for (int i = 0; i < own_tiles; ++i) plan.tiles[place + i] = {e, first + i * share, min(share, count - i * share)};
+    if (e < expert_count) cursor[e] = first;
+    pairs += pair_total;
+    tiles += tile_total;
+  }
+  const int own_tiles = (rows + plan.shared_inputs - 1) / plan.shared_inputs;
+  const int share = share_of(rows, own_tiles, plan.shared_inputs);
+  for (int i = t; i < own_tiles; i += kThreads)
+    plan.tiles[(plan.shared_first ? 0 : tiles) + i] = {expert_count, pairs + i * share, min(share, rows - i * share)};
+  tiles += own_tiles;
+  for (int i = tiles + t; i < plan.tile_count; i += kThreads) plan.tiles[i] = {0, 0, 0};
+  __syncthreads();
+  for (int i = t; i < rows * (topk + 1); i += kThreads) {
+    const int r = i / (topk + 1);
+    const int slot = i % (topk + 1);
+    int pair = rows * topk + r;
+    int before = topk;    // the shared expert's comes last
+    float weight = 1.0f;  // and has no weight
+    if (slot < topk) {
+      const int e = experts[r * topk + slot];
+      before = 0;
+      for (int k = 0; k < topk; ++k) before += experts[r * topk + k] < e ? 1 : 0;
+      pair = atomicAdd(&cursor[e], 1);
+      weight = weights[r * topk + slot];
+    }
+    plan.token[pair] = r;
+    plan.weight[pair] = weight;
+    plan.pair_of[r * (topk + 1) + before] = pair;
+  }
+}
+
+}  // namespace deepinfer::cuda
