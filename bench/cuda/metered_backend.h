@@ -74,7 +74,6 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   cuda::LaunchStream& stream() override { return owner_->stream(); }
   cuda::Staging& staging() override { return owner_->staging(); }
   const cuda::Recorder& recorder() override { return owner_->recorder(); }
-  void rejoin() override { owner_->rejoin(); }
   void begin_layer(int64_t layer) override;
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
@@ -92,9 +91,6 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   bool runs_ahead() const override { return inner_->runs_ahead(); }
   void ahead(int place, FunctionRef<void()> calls) override;
   void arrive(int place) override;
-  void will_need(ComingOperators what, int64_t rows, std::span<const WeightBytes> weights) override {
-    inner_->will_need(what, rows, weights);
-  }
   void hyper_collapse_norm(const bf16* x, const float* pre, int64_t rows, int64_t n, int64_t hidden, const bf16* w, float eps,
                            bf16* y) override;
   void hyper_expand_collapse_norm(const bf16* o, const float* post, const float* comb, const float* pre, int64_t rows, int64_t n,

@@ -32,7 +32,6 @@ void Model::run_attention(Step& step, int64_t layer) {
     step.observe("chosen", layer, b.chosen, rows * c.index_topk);
     step.observe("chosen_count", layer, b.chosen_count.data(), rows);
   }
-  need_attention_output(step, w);
   attend(step, layer, source, rotation);
   commit_window(step, layer);
   attention_output(step, w);

@@ -333,14 +333,11 @@ void Model::draft_block(Step& step) {
     const int64_t layer = c.num_hidden_layers + static_cast<int64_t>(s);
     backend_->begin_layer(layer);
     step.observe_block(layer, n, c.hidden_size);
-    if (!std::exchange(step.collapsed, false)) {
-      need_queries(step, w);
-      collapse_and_norm(step, w.attn_norm);
-    }
+    if (!std::exchange(step.collapsed, false)) collapse_and_norm(step, w.attn_norm);
     mix_streams(step, w.hc_attn);
     draft_attention(step, static_cast<int64_t>(s));
     const bool collapses = step.observer == nullptr && s + 1 < weights_.draft.stages.size();
-    finish_block(step, layer, w, c.dspark_num_experts_per_tok, collapses ? &weights_.draft.stages[s + 1] : nullptr);
+    finish_block(step, layer, w, c.dspark_num_experts_per_tok, collapses ? weights_.draft.stages[s + 1].attn_norm : nullptr);
   }
   backend_->begin_layer(-1);
 }
@@ -351,7 +348,6 @@ void Model::draft_attention(Step& step, int64_t stage) {
   Buffers& b = *step.b;
   const RopeRows rotation = step.plain_rope();
   attention_inputs(step, c.num_hidden_layers + stage, w, rotation);
-  need_attention_output(step, w);
   for (const StepSpan& span : b.all.spans) {
     SequenceState& state = *span.state;
     const bool current = state.draft_end() == span.start;

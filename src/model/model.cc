@@ -450,10 +450,7 @@ void Model::run_block(Step& step, int64_t layer) {
   if (c.engram_slot(layer) >= 0) run_engram(step, layer);
   tap_streams(step, layer);
 
-  if (!std::exchange(step.collapsed, false)) {
-    need_queries(step, w);
-    collapse_and_norm(step, w.attn_norm);
-  }
+  if (!std::exchange(step.collapsed, false)) collapse_and_norm(step, w.attn_norm);
   if (c.is_kv_source(layer)) run_compressor(step, layer, source_of(layer));
   // With the last global rows written, only positions that the decoder is asked for go on (spec §8.3).
   if (layer == c.first_decoder_layer()) narrow(step);
@@ -464,7 +461,7 @@ void Model::run_block(Step& step, int64_t layer) {
   // Unless Engram adds to the streams first, or an observer may change them.
   const int64_t next = layer + 1;
   const bool collapses = step.observer == nullptr && next < c.num_hidden_layers && c.engram_slot(next) < 0;
-  finish_block(step, layer, w, c.num_experts_per_tok, collapses ? &weights_.blocks[static_cast<size_t>(next)] : nullptr);
+  finish_block(step, layer, w, c.num_experts_per_tok, collapses ? weights_.blocks[static_cast<size_t>(next)].attn_norm : nullptr);
 }
 
 // The `pre` that a sublayer computes collapses the stream for the next one; `post` and `comb` are its own (spec §3.1).
@@ -481,14 +478,13 @@ void Model::mix_streams(Step& step, const HyperMixWeights& w) {
   backend_->beside([&] { backend_->hyper_mix(w, b.x.data(), step.rows, b.next_pre.data(), b.post.data(), b.comb.data()); });
 }
 
-void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const BlockWeights* next) {
+void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const bf16* next_norm) {
   Buffers& b = *step.b;
   const int64_t n = config_.hc_mult;
   const int64_t hidden = config_.hidden_size;
   const int64_t rows = step.rows;
   step.observe("attn_out", layer, b.out, rows * hidden);
   step.replace("attn_out", layer, b.out, rows * hidden);
-  need_experts(step, w);
   backend_->join();
   std::swap(b.pre, b.next_pre);
   backend_->hyper_expand_collapse_norm(b.out.data(), b.post.data(), b.comb.data(), b.pre.data(), rows, n, hidden, w.ffn_norm,
@@ -496,12 +492,11 @@ void Model::finish_block(Step& step, int64_t layer, const BlockWeights& w, int64
   mix_streams(step, w.hc_ffn);
   run_experts(step, layer, w, experts_per_token);
   step.observe("ffn_out", layer, b.out, rows * hidden);
-  if (next != nullptr) need_queries(step, *next);
   backend_->join();
   std::swap(b.pre, b.next_pre);
-  if (next != nullptr) {
-    backend_->hyper_expand_collapse_norm(b.out.data(), b.post.data(), b.comb.data(), b.pre.data(), rows, n, hidden,
-                                         next->attn_norm, config_.rms_norm_eps, b.x.data(), b.u.data());
+  if (next_norm != nullptr) {
+    backend_->hyper_expand_collapse_norm(b.out.data(), b.post.data(), b.comb.data(), b.pre.data(), rows, n, hidden, next_norm,
+                                         config_.rms_norm_eps, b.x.data(), b.u.data());
     step.collapsed = true;
   } else {
     backend_->hyper_expand(b.out.data(), b.post.data(), b.comb.data(), rows, n, hidden, b.x.data());

@@ -205,9 +205,9 @@ class Model {
   void run_block(Step& step, int64_t layer);
   void collapse_and_norm(Step& step, const bf16* norm);
   void mix_streams(Step& step, const HyperMixWeights& w);
-  /// From the output of the attention on; its expansion coefficients are in place. `next`: the block behind, if the input of its
-  /// attention is made here too.
-  void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const BlockWeights* next);
+  /// From the output of the attention on; its expansion coefficients are in place. `next_norm`: that of the sublayer behind the
+  /// block, if its input is made here too.
+  void finish_block(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token, const bf16* next_norm);
   void tap_streams(Step& step, int64_t layer);
   // engram.cc
   void run_engram(Step& step, int64_t layer);
@@ -248,10 +248,6 @@ class Model {
   /// Packed keys of the step's rows for a layer.
   uint8_t* fresh_window(const Step& step, int64_t layer) const;
   void run_experts(Step& step, int64_t layer, const BlockWeights& w, int64_t experts_per_token);
-  // coming_weights.cc: what the backend is told is read soon
-  void need_queries(const Step& step, const BlockWeights& w);
-  void need_attention_output(const Step& step, const BlockWeights& w);
-  void need_experts(const Step& step, const BlockWeights& w);
   // draft.cc
   void run_context(Step& step);
   static void begin_save_context(const StepSpan& span);

@@ -233,14 +233,6 @@ struct KernelChoice {
   std::string kernel;
 };
 
-/// Bytes of weights that lie in one piece.
-struct WeightBytes {
-  const void* begin = nullptr;
-  int64_t count = 0;
-};
-/// Of what comes a little later, the operators whose weights are the bulk of it.
-enum class ComingOperators : uint8_t { kQueries, kAttentionOutput, kExperts };
-
 /// A device. Buffers are the caller's, in the backend's memory: what pointers point to lies there. Spans, and the page tables of
 /// PagedRows, are the host's and are read before the call returns. A backend keeps scratch of its own that grows to the largest
 /// step and stays. Operators run in the order of the calls; a device may run them later. One caller at a time.
@@ -286,10 +278,6 @@ class Backend {
   /// What is called from here on comes after what `ahead` was given for this place.
   virtual void arrive(int /*place*/) {}
   static constexpr int kAheadPlaces = 8;
-
-  /// A hint: operators called soon read these weights, for `rows` rows and in this order, and those called before them leave the
-  /// memory idle. Computes nothing.
-  virtual void will_need(ComingOperators /*what*/, int64_t /*rows*/, std::span<const WeightBytes> /*weights*/) {}
 
   /// x[r, s, :] = table[ids[r]] for every stream s. ids are within the table. spec §3.1 step 2.
   virtual void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) = 0;

@@ -27,9 +27,6 @@ class WrappedBackend : public Backend {
   bool runs_ahead() const override { return inner_->runs_ahead(); }
   void ahead(int place, FunctionRef<void()> calls) override { inner_->ahead(place, calls); }
   void arrive(int place) override { inner_->arrive(place); }
-  void will_need(ComingOperators what, int64_t rows, std::span<const WeightBytes> weights) override {
-    inner_->will_need(what, rows, weights);
-  }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
   void hyper_mix(const HyperMixWeights& w, const bf16* x, int64_t rows, float* pre, float* post, float* comb) override;

@@ -14,7 +14,6 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_stream.h"
 #include "ops/cuda/experts.h"
-#include "ops/cuda/fetch.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/recorder.h"
@@ -32,14 +31,14 @@ namespace {
 struct Streams {
   explicit Streams(int index) : device(index) {
     DI_CUDA(cudaSetDevice(device));
-    for (cudaStream_t* stream : {&main, &side, &ahead, &fetch}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&forked, &done, &fetched}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    for (cudaStream_t* stream : {&main, &side, &ahead}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+    for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
     for (cudaEvent_t& event : arrived) DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   }
   ~Streams() {
     for (cudaEvent_t event : arrived) cudaEventDestroy(event);
-    for (cudaEvent_t event : {forked, done, fetched}) cudaEventDestroy(event);
-    for (cudaStream_t stream : {main, side, ahead, fetch}) cudaStreamDestroy(stream);
+    for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
+    for (cudaStream_t stream : {main, side, ahead}) cudaStreamDestroy(stream);
   }
   Streams(const Streams&) = delete;
   Streams& operator=(const Streams&) = delete;
@@ -47,10 +46,8 @@ struct Streams {
   cudaStream_t main = nullptr;
   cudaStream_t side = nullptr;                      ///< of Backend::beside
   cudaStream_t ahead = nullptr;                     ///< of Backend::ahead
-  cudaStream_t fetch = nullptr;                     ///< of Backend::will_need
   cudaEvent_t forked = nullptr;                     ///< on main: where another begins
   cudaEvent_t done = nullptr;                       ///< on the side: its end
-  cudaEvent_t fetched = nullptr;                    ///< on fetch, likewise
   cudaEvent_t arrived[Backend::kAheadPlaces] = {};  ///< on ahead: the end of what each place was given
 };
 
@@ -62,7 +59,6 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         main_(streams_.main, features.overlap),
         side_(streams_.side, features.overlap),
         ahead_(streams_.ahead, features.overlap),
-        fetch_(streams_.fetch, features.overlap),
         staging_(&main_),
         recorder_(&main_, &staging_),
         tables_(&staging_),
@@ -74,7 +70,6 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     cudaStreamSynchronize(main_);
     cudaStreamSynchronize(side_);
     cudaStreamSynchronize(ahead_);
-    cudaStreamSynchronize(fetch_);
     cudaFree(arrived_);
   }
 
@@ -125,17 +120,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   const cuda::Recorder& recorder() override { return recorder_; }
   void enter_thread() override { DI_CUDA(cudaSetDevice(streams_.device)); }
   bool replays() const override { return true; }
-  void replay(FunctionRef<void()> calls) override {
-    recorder_.replay([&] { whole(calls); });
-  }
-  void rehearse(FunctionRef<void()> calls) override {
-    recorder_.rehearse([&] { whole(calls); });
-  }
-  void rejoin() override {
-    if (!std::exchange(fetches_, false) || !recorder_.launches("rejoin")) return;
-    DI_CUDA(cudaStreamWaitEvent(main_, streams_.fetched, 0));
-    main_.order_fully();
-  }
+  void replay(FunctionRef<void()> calls) override { recorder_.replay(calls); }
+  void rehearse(FunctionRef<void()> calls) override { recorder_.rehearse(calls); }
 
   void beside(FunctionRef<void()> calls) override {
     if (!features_.beside) return calls();
@@ -158,18 +144,6 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (!features_.engram_ahead || !recorder_.launches("arrive", place)) return;
     DI_CUDA(cudaStreamWaitEvent(main_, streams_.arrived[place], 0));
     main_.order_fully();
-  }
-  void will_need(ComingOperators what, int64_t rows, std::span<const WeightBytes> weights) override {
-    if (!features_.fetch || rows > cuda::kMostFetchingRows) return;
-    const cuda::FetchList list = cuda::fetch_list(weights, fetch_paces_[what]);
-    if (list.pieces == 0) return;
-    bool launched = recorder_.launches("will_need", what, list.stretch_count);
-    for (int i = 0; i < list.stretch_count; ++i)
-      launched = recorder_.launches("weights", list.stretches[i].begin, list.stretches[i].bytes) && launched;
-    fetches_ = true;
-    run_on(fetch_, launched, streams_.fetched, [&] {
-      if (launched) cuda::fetch_weights(list, *launches_);
-    });
   }
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override {
@@ -520,12 +494,6 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
 
  private:
-  /// Calls that a graph may be made of: none of what they put beside others is left behind them, nor anything older among them.
-  void whole(FunctionRef<void()> calls) {
-    fetches_ = false;
-    calls();
-    rejoin();
-  }
   /// What operators launch goes to another stream, behind what is on the main one now; `end` is recorded behind it.
   void run_on(cuda::LaunchStream& stream, bool launched, cudaEvent_t end, FunctionRef<void()> calls) {
     DI_CHECK(launches_ == &main_, "beside what is beside others");
@@ -623,11 +591,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
 
   CudaFeatures features_;
   Streams streams_;
-  cuda::LaunchStream main_, side_, ahead_, fetch_;
+  cuda::LaunchStream main_, side_, ahead_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
-  bool fetches_ = false;                   ///< something is on fetch_ that main_ does not come after
-  const cuda::FetchPaces fetch_paces_ = cuda::fetch_paces();
   cuda::Staging staging_;
   cuda::Recorder recorder_;
   cuda::TableCache tables_;

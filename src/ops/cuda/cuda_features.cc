@@ -23,7 +23,6 @@ constexpr Feature kFeatures[] = {
     {"few-rows", &CudaFeatures::few_rows},
     {"split", &CudaFeatures::split},
     {"engram-ahead", &CudaFeatures::engram_ahead},
-    {"fetch", &CudaFeatures::fetch},
 };
 
 }  // namespace

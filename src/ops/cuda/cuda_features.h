@@ -23,7 +23,6 @@ struct CudaFeatures {
   bool few_rows = false;        ///< steps of few rows by kernels of their own: attention, products, router, choice of rows
   bool split = false;           ///< products of 9 to 256 rows by blocks of a segment each (ops/cuda/products_split.cu)
   bool engram_ahead = false;    ///< what Backend::ahead is given runs on a stream of its own
-  bool fetch = false;           ///< weights of few rows' next products come to the second-level cache (ops/cuda/fetch.cu)
 
   bool operator==(const CudaFeatures&) const = default;
 };

@@ -20,11 +20,9 @@ class RecordedGraph final : public CudaGraph {
     DI_CUDA(cudaMalloc(reinterpret_cast<void**>(&arguments_), kBytes));
     cudaGraph_t graph = nullptr;
     owner->staging().keep_arguments(host.data(), arguments_, kBytes);
-    owner->rejoin();
     DI_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     stream_.order_fully();
     calls();
-    owner->rejoin();
     DI_CUDA(cudaStreamEndCapture(stream_, &graph));
     owner->staging().copy_to(arguments_, host.data(), owner->staging().end_arguments());
     DI_CUDA(cudaGraphInstantiate(&executable_, graph, 0));

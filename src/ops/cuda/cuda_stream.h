@@ -13,8 +13,6 @@ class StreamOwner {
   virtual LaunchStream& stream() = 0;
   virtual Staging& staging() = 0;
   virtual const Recorder& recorder() = 0;
-  /// The stream comes after everything that was put beside it, as it has to at both ends of a recording.
-  virtual void rejoin() = 0;
 };
 
 }  // namespace deepinfer::cuda

@@ -317,15 +317,11 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
   auto* y = static_cast<bf16*>(room(kRows * kIn * 2));
   auto* chosen = static_cast<int32_t*>(room(kRows * kTopk * 4));
   auto* weights = static_cast<float*>(room(kRows * kTopk * 4));
-  // Whole matrices, and such as begin and end in the middle of a word.
-  const WeightBytes coming[] = {{dense.values, kIn * kIn}, {dense.values + 3, 1000}, {gate.values + 1, 29}, {mix.fn, 15}};
   const auto calls = [&] {
-    (*device)->will_need(ComingOperators::kQueries, kRows, coming);
     (*device)->beside([&] { (*device)->hyper_mix(mix, streams, kRows, next_pre, post, comb); });
     (*device)->hyper_collapse_norm(streams, pre, kRows, kStreams, kIn, norm, 1e-20f, x);
     const LinearOutput output{dense, v};
     (*device)->linear_fp8(x, kRows, {&output, 1});
-    (*device)->will_need(ComingOperators::kExperts, kRows, coming);
     (*device)->route({.v = v, .gate = gate, .bias = bias, .bias_vl = bias, .topk = kTopk, .experts = chosen, .weights = weights},
                      kRows);
     (*device)->experts({.v = v,
@@ -370,7 +366,7 @@ TEST_P(CudaGraphReplay, GivesTheBitsOfTheCalls) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaGraphReplay,
                          ::testing::Values("none", "overlap", "beside", "fused", "arranged", "staged", "streamed", "few-rows",
-                                           "few-rows,overlap", "fetch", "fetch,overlap", "all"),
+                                           "few-rows,overlap", "all"),
                          setting_name);
 
 class CudaProductReplay : public ::testing::TestWithParam<const char*> {};
