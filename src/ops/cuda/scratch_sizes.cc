@@ -1,8 +1,6 @@
 #include "ops/cuda/scratch_sizes.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <utility>
 
 #include "ops/cuda/staged_layout.h"
 
@@ -66,18 +64,13 @@ constexpr int kStreamedShared = 32;  // of the shared expert: widening FP8 is wh
 
 // Whether streamed kernels have enough to do, and most experts no more than a tile: where they were faster on an H200.
 bool pays_streamed(const ExpertShape& shape, int64_t rows) {
-  constexpr int64_t kMostShare = 14;  // those of experts_panels.cu are faster from fewer on
-  // Tiles, those of four rows, and panels of 32 rows, of one matrix of all experts. A measurement can set the tiles, with as many
-  // panels as they have at the release's width.
-  static const auto kEnough = [] {
-    const char* tiles = std::getenv("DEEPINFER_STREAMED_TILES");
-    const int64_t set = tiles != nullptr ? std::atoll(tiles) : 0;
-    return set > 0 ? std::pair<int64_t, int64_t>{set, (set + 1) * 72} : std::pair<int64_t, int64_t>{24, 13 * 132};
-  }();
+  constexpr int64_t kMostShare = 14;           // those of experts_panels.cu are faster from fewer on
+  constexpr int64_t kEnoughTiles = 24;         // those of four rows
+  constexpr int64_t kEnoughPanels = 13 * 132;  // of 32 rows, of one matrix of all experts
   const int64_t routed = rows * shape.topk;
   const int64_t tiles = std::min(shape.experts, routed);
-  return routed / shape.experts <= kMostShare && tiles >= kEnough.first &&
-         (tiles + 1) * ((shape.inner + 31) / 32) >= kEnough.second;
+  return routed / shape.experts <= kMostShare && tiles >= kEnoughTiles &&
+         (tiles + 1) * ((shape.inner + 31) / 32) >= kEnoughPanels;
 }
 
 }  // namespace
