@@ -9,12 +9,14 @@
 
 #include "base/fixed_math.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/backend_streams.h"
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/cuda_device.h"
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_stream.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/index.h"
+#include "ops/cuda/kernel_choices.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/route_few.h"
@@ -26,30 +28,6 @@
 
 namespace deepinfer {
 namespace {
-
-// The streams outlive everything that uses them.
-struct Streams {
-  explicit Streams(int index) : device(index) {
-    DI_CUDA(cudaSetDevice(device));
-    for (cudaStream_t* stream : {&main, &side, &ahead}) DI_CUDA(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-    for (cudaEvent_t* event : {&forked, &done}) DI_CUDA(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    for (cudaEvent_t& event : arrived) DI_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  }
-  ~Streams() {
-    for (cudaEvent_t event : arrived) cudaEventDestroy(event);
-    for (cudaEvent_t event : {forked, done}) cudaEventDestroy(event);
-    for (cudaStream_t stream : {main, side, ahead}) cudaStreamDestroy(stream);
-  }
-  Streams(const Streams&) = delete;
-  Streams& operator=(const Streams&) = delete;
-  int device;
-  cudaStream_t main = nullptr;
-  cudaStream_t side = nullptr;                      ///< of Backend::beside
-  cudaStream_t ahead = nullptr;                     ///< of Backend::ahead
-  cudaEvent_t forked = nullptr;                     ///< on main: where another begins
-  cudaEvent_t done = nullptr;                       ///< on the side: its end
-  cudaEvent_t arrived[Backend::kAheadPlaces] = {};  ///< on ahead: the end of what each place was given
-};
 
 class CudaBackend final : public Backend, public cuda::StreamOwner {
  public:
@@ -76,44 +54,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   std::string name() const override { return "cuda/sm_90a"; }
   // The device's exp and log1p are the toolkit's.
   std::string numerics() const override { return fmt::format("{} toolkit {} {}", name(), CUDART_VERSION, kCudaNumerics); }
-  std::vector<KernelChoice> kernels() const override {
-    return {
-        {"linear_fp8, output_lora",
-         std::string("weights widened in registers: mma bf16, tiles of 8, 16 and 32 rows; wgmma bf16, tiles of 32 to 128, ") +
-             (features_.staged ? "weights staged in shared memory, from 17; inputs in its order, tiles of 48 to 128, from 65"
-                               : "from 17") +
-             (features_.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 1536 (3072 if rows are long)"
-                                : "") +
-             (features_.few_rows ? "; weights by a ring a warp, up to 2; smaller panels, weights asked for ahead, up to 16"
-                                 : "") +
-             (features_.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
-        {"linear_bf16, markov_logits", std::string("mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49") +
-                                           (features_.staged ? "; wgmma bf16 from 512" : "")},
-        {"experts (FP4, shared FP8)",
-         std::string(features_.streamed ? "up to 16 rows of an expert: mma bf16, a ring of weights a warp; " : "") +
-             (features_.staged
-                  ? std::string("sorted on the device; wgmma bf16, weights staged in shared memory, tiles of 32 to 96 rows of an "
-                                "expert, up to 128 of the shared one; ") +
-                        (features_.panels && features_.arranged
-                             ? "from 6 rows of an expert on average in bulk copies, widened in registers, tiles of 8 to 160; "
-                             : "") +
-                        "few experts: mma bf16"
-                  : "sorted on the device; mma bf16, tiles of 8 and 16 rows of an expert; wgmma bf16, tiles of 32 to 128, from "
-                    "15")},
-        {"sparse_attention", std::string("scores, softmax and values apart, mma bf16, 64 heads a block") +
-                                 (features_.few_rows ? "; 16 heads a block, up to 8 rows" : "") +
-                                 (features_.wide_attention ? "; wgmma bf16, one pass over the keys, from 9 rows" : "")},
-        {"index_select", std::string("mma bf16 on FP4 keys") +
-                             (features_.wide_index ? "; wgmma bf16, 16 rows of a sequence a block or one, from 8" : "") +
-                             "; 16-bit ranks, two levels of histogram" +
-                             (features_.wide_index ? "; a block a row, of many ranks by levels"
-                              : features_.few_rows ? "; a block a row, of many ranks by levels, up to 16 rows"
-                                                   : "")},
-        {"hyper_mix", "mma bf16, weights as three bf16"},
-        {"draw", "a block a row, eight without filters; radix select, 2048 tokens sorted for top-p"},
-        {"row by row: norms, rotation, streams, packing, router, Engram", "a block or a warp a row"},
-        {"features (--cuda-features)", cuda_features_text(features_)}};
-  }
+  std::vector<KernelChoice> kernels() const override { return cuda::kernel_choices(features_); }
   DeviceMemory& memory() override { return memory_; }
   cuda::LaunchStream& stream() override { return main_; }
   cuda::Staging& staging() override { return staging_; }
@@ -590,7 +531,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   static constexpr int64_t kMostRanks = int64_t{1} << 28;
 
   CudaFeatures features_;
-  Streams streams_;
+  cuda::BackendStreams streams_;
   cuda::LaunchStream main_, side_, ahead_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
