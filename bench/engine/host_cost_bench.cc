@@ -48,6 +48,7 @@ int main(int argc, char** argv) {
   FakeExecutor device(
       {.seconds_per_step = 0,
        .token = [](uint64_t s, int64_t p) { return static_cast<int32_t>(300 + (s * 31 + static_cast<uint64_t>(p) * 17) % 3000); },
+       .accepted = {},
        .failing_step = -1});
   const int64_t pages = sequences * ((prompt + output) / 128 + 2);
   auto cache = must(KvCache::Create(must(PagePool::Create(64, 64 * pages)), KvCacheOptions{}));
