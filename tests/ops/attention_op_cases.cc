@@ -247,6 +247,8 @@ std::vector<OpCase> large_attention_op_cases() {
       attention_case({70, 512, 100, 0, {1, 9}}),
       attention_case({5, 512, 30, 40, {1, 140}}),  // more rows than an H200 has multiprocessors
       attention_case({8, 512, 70, 90, {1, 9}, 0, 2}),
+      // Not 5 bytes: with those inputs one probability lies 3e-7 from where bf16 rounds the other way, kernels have the value of
+      // double precision there, and the reference, whose scores are floats, has not: 57 values of one head are a step away.
       attention_case({8, 512, 70, 90, {1, 9}, 0, 3}),
   };
   using Mode = IndexSelectArgs::Candidates;

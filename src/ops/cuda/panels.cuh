@@ -16,6 +16,7 @@
 // A unit is panel `unit` of each of two matrices, and a warp has eight rows of both; or two neighbouring panels of one, and a
 // warp has sixteen rows of one of them.
 
+#include "ops/cuda/chosen_lane.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fragments.cuh"
 #include "ops/cuda/panels_layout.h"

@@ -95,6 +95,24 @@ struct Panel {
   }
 };
 
+/// Adds two products of 16 columns: `w` is eight values of each of the lane's four rows of a panel, `x` of its inputs.
+template <int kTiles>
+__device__ inline void multiply_pair(const uint32_t (&w)[4][4], const uint4 (&x)[kTiles], float (&c)[2][kTiles][4]) {
+  // Sums that do not wait for each other first.
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const uint32_t a[4] = {w[2 * m][2 * half], w[2 * m + 1][2 * half], w[2 * m][2 * half + 1], w[2 * m + 1][2 * half + 1]};
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4& v = x[tile];
+        mma(c[m][tile], a, half == 0 ? v.x : v.z, half == 0 ? v.y : v.w);
+      }
+    }
+  }
+}
+
 /// Adds the products of a chunk, 16 bytes of each of the lane's four rows of a panel. `kWide`: scales may need two factors.
 /// `then(pair)`: when the inputs of the pair are not needed any more.
 template <WeightFormat kFormat, bool kWide, int kTiles, int kPairs, typename Then>
@@ -110,19 +128,7 @@ __device__ inline void multiply_rows(const uint4 (&rows)[4], const uint32_t (&sc
       const uint32_t scale = kWide ? scale_pair(scales[i], kBias) : scales[i] * 0x00800080u + (kBias << 7) * 0x10001u;
       widen_words<kFormat, true, kWide>(rows[i], pair, scale, kWide ? excess_pair(scales[i], kBias) : 0, w[i]);
     }
-    // Sums that do not wait for each other first.
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint32_t a[4] = {w[2 * m][2 * half], w[2 * m + 1][2 * half], w[2 * m][2 * half + 1], w[2 * m + 1][2 * half + 1]};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const uint4& v = x[pair][tile];
-          mma(c[m][tile], a, half == 0 ? v.x : v.z, half == 0 ? v.y : v.w);
-        }
-      }
-    }
+    multiply_pair(w, x[pair], c);
     then(pair);
   }
 }

@@ -31,13 +31,6 @@ __device__ inline uint32_t multiply_by_half(uint32_t a, uint32_t b) {
   return r;
 }
 
-/// In one lane of the warp, all of which are here: what it does alone takes no loop over lanes.
-__device__ inline bool one_lane() {
-  int one;
-  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.s32 %0, 1, 0, one;\n}" : "=r"(one));
-  return one != 0;
-}
-
 /// v, which all lanes have, where the compiler knows that they do.
 __device__ inline uint32_t of_warp(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
 __device__ inline const uint8_t* of_warp(const uint8_t* p) {

@@ -9,6 +9,7 @@
 //
 // The products, their order and the segments are those of fragments.cuh and segments.cuh: so are the bits.
 
+#include "ops/cuda/chosen_lane.cuh"
 #include "ops/cuda/streamed.cuh"
 #include "ops/cuda/streamed_instructions.cuh"
 
@@ -35,19 +36,7 @@ __device__ inline void multiply_panel_rows(const uint4 (&rows)[4], uint32_t scal
       for (uint32_t& v : w[i])
         v = i < 2 ? multiply_by_half<false>(v, i == 0 ? even : odd) : multiply_by_half<true>(v, i == 2 ? even : odd);
     }
-    // Sums that do not wait for each other first.
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint32_t a[4] = {w[2 * m][2 * half], w[2 * m + 1][2 * half], w[2 * m][2 * half + 1], w[2 * m + 1][2 * half + 1]};
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          const uint4& v = x[pair][tile];
-          mma(c[m][tile], a, half == 0 ? v.x : v.z, half == 0 ? v.y : v.w);
-        }
-      }
-    }
+    multiply_pair(w, x[pair], c);
     then(pair);
   }
 }
@@ -252,7 +241,7 @@ class PanelStream {
   __device__ void request(int stage, uint32_t slot) {
     const int left = columns_ - stage * kStageColumns;
     if (left <= 0) return;
-    if (one_lane()) {
+    if (chosen_lane()) {
       if (left >= kStageColumns) {
         copy(slot, kCodes, kScales);
       } else {

@@ -7,14 +7,6 @@
 
 namespace deepinfer::cuda {
 
-/// Whether the lane is the one of its warp, of which all lanes are here, that asks for copies: the compiler sees that it is
-/// alone, and writes no loop over lanes.
-__device__ inline bool chosen_lane() {
-  uint32_t chosen;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(chosen));
-  return chosen != 0;
-}
-
 // The sums of eight inputs as operands, and their places in the instruction.
 #define DI_SUMS(j) "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])
 #define DI_SUMS_8 DI_SUMS(0)

@@ -13,7 +13,6 @@ template <bool kHigh>
 uint32_t multiply_by_half(uint32_t a, uint32_t b) {
   return multiply_bf16x2(a, (kHigh ? b >> 16 : b & 0xffff) * 0x10001u);
 }
-inline bool one_lane() { return emulated::place().thread.x % 32 == 0; }
 inline uint32_t of_warp(uint32_t v) { return v; }
 inline const uint8_t* of_warp(const uint8_t* p) { return p; }
 

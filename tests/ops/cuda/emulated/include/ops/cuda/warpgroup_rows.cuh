@@ -6,8 +6,6 @@
 
 namespace deepinfer::cuda {
 
-inline bool chosen_lane() { return emulated::place().thread.x % 32 == 0; }
-
 template <int kInputs>
 void multiply_tile_rows(float (&c)[kInputs / 8][4], const uint32_t (&a)[4], uint64_t inputs, bool add) {
   multiply_rows<kInputs>(c, a, inputs, add);
