@@ -133,9 +133,9 @@ void OpsBench::dense() {
   {
     DeviceInputs in(memory_);
     const Bf16Weight head{in.normal(129280 * kHidden), 129280, kHidden};
-    bf16* x = in.normal(64 * kHidden);
-    auto* y = in.room<float>(64 * 129280);
-    for (int64_t rows : wanted_of({1, 8, 32, 64})) {
+    bf16* x = in.normal(256 * kHidden);
+    auto* y = in.room<float>(int64_t{256} * 129280);
+    for (int64_t rows : wanted_of({1, 8, 16, 32, 64, 128, 256})) {
       const double us = time([&](int64_t) { backend_->linear_bf16_fp32(x, rows, head, y); });
       print("linear_bf16_fp32", us, 129280.0 * kHidden * 2 + static_cast<double>(rows) * 129280 * 4,
             2.0 * static_cast<double>(rows) * 129280 * kHidden, {{"matrix", "head"}, {"rows", text(rows)}});

@@ -73,7 +73,7 @@ class SliceBench {
   Figures measure(const Pass& pass, bool with_operators, bool as_graph);
   void print_layers(const std::string& name, const Figures& f, int64_t rows, const BenchConditions& conditions);
   void print_operators(const std::string& name, const Figures& f, const BenchConditions& conditions);
-  void print_spans(std::vector<DeviceSpan> spans, int64_t batch);
+  void print_spans(std::vector<DeviceSpan> spans, const BenchConditions& of);
   void project(const Figures& f, int64_t tokens, const char* phase, const BenchConditions& conditions);
   double layer_bytes(const Work& work, int64_t rows) const;
   std::map<std::string, double> by_kind(const Figures& f) const;
@@ -318,6 +318,12 @@ void SliceBench::prefill() {
       print_layers("prefill", f, chunk, conditions);
       print_operators("prefill", f, conditions);
       project(f, chunk, "prefill", conditions);
+      if (!options_.list) continue;
+      auto spans = record_device([&] {
+        pass();
+        backend_->memory().synchronize();
+      });
+      if (spans) print_spans(std::move(*spans), conditions);
     }
   }
 }
@@ -427,24 +433,24 @@ void SliceBench::gaps() {
       print_bench_line(stdout, "kernel", figures.second, "us a step", std::nullopt,
                        {{"name", name}, {"batch", text(batch)}, {"count", text(figures.first)}});
     }
-    if (options_.list) print_spans(std::move(quickest), batch);
+    if (options_.list) print_spans(std::move(quickest), {{"batch", text(batch)}});
   }
 }
 
 // One after the other as they began. `later_us`: by how much the end of all that has begun is later for this one, which is what
 // it costs where kernels begin early and wait.
-void SliceBench::print_spans(std::vector<DeviceSpan> spans, int64_t batch) {
+void SliceBench::print_spans(std::vector<DeviceSpan> spans, const BenchConditions& of) {
   std::sort(spans.begin(), spans.end(), [](const DeviceSpan& a, const DeviceSpan& b) { return a.begin < b.begin; });
   const auto us = [](uint64_t ns) { return fmt::format("{:.2f}", static_cast<double>(ns) * 1e-3); };
   uint64_t end = spans.empty() ? 0 : spans.front().begin;
   for (const DeviceSpan& s : spans) {
-    print_bench_line(stdout, "span", static_cast<double>(s.end - s.begin) * 1e-3, "us", std::nullopt,
-                     {{"at", us(s.begin - spans.front().begin)},
-                      {"later_us", us(s.end > end ? s.end - end : 0)},
-                      {"blocks", text(s.blocks)},
-                      {"threads", text(s.threads)},
-                      {"batch", text(batch)},
-                      {"name", s.name.substr(0, 96)}});
+    BenchConditions conditions = {{"at", us(s.begin - spans.front().begin)},
+                                  {"later_us", us(s.end > end ? s.end - end : 0)},
+                                  {"blocks", text(s.blocks)},
+                                  {"threads", text(s.threads)}};
+    conditions.insert(conditions.end(), of.begin(), of.end());
+    conditions.push_back({"name", s.name.substr(0, 96)});
+    print_bench_line(stdout, "span", static_cast<double>(s.end - s.begin) * 1e-3, "us", std::nullopt, conditions);
     end = std::max(end, s.end);
   }
 }
@@ -480,7 +486,7 @@ int main(int argc, char** argv) {
   app.add_option("--replays", options.replays)->check(CLI::Range(1, 1000));
   app.add_option("--parts", parts, "of decode, prefill, drafts and gaps: what lies between kernels at the batches of --detail")
       ->delimiter(',');
-  app.add_flag("--list", options.list, "gaps: every kernel of a step, in order");
+  app.add_flag("--list", options.list, "gaps and prefill: every kernel of a step, in order");
   app.add_option("--cuda-features", features_text, "as of deepinfer serve");
   app.add_flag("--cpu", on_cpu, "no GPU: to try the program, with weights of zero; its figures mean nothing");
   CLI11_PARSE(app, argc, argv);

@@ -468,7 +468,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     args.fp32 = fp32;
     args.staged = features_.staged;
     args.outputs[args.output_count++] = {cuda::view(w), y};
-    args.room = widened_.get<bf16>(cuda::ordered_bf16_weights(args));
+    args.room = widened_.get<bf16>(cuda::ordered_bf16_room(args));
     return args;
   }
   void multiply_bf16(const bf16* x, int64_t rows, const Bf16Weight& w, void* y, bool fp32) {

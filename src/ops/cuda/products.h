@@ -29,7 +29,7 @@ struct ProductArgs {
   bool fp32 = false;
   bool staged = false;      ///< weights may come by way of shared memory (CudaFeatures::staged)
   bool widened = false;     ///< weights may be widened before they are multiplied (CudaFeatures::widened)
-  bf16* room = nullptr;     ///< for widened_weights of them, or ordered_bf16_weights
+  bf16* room = nullptr;     ///< for widened_weights of them, or ordered_bf16_room
   int64_t fetch_bytes = 0;  ///< of its weights that a block asks for while it waits for its turn, at most
 };
 
@@ -61,8 +61,9 @@ struct MixedProduct {
   bool pays = false;  ///< and it is theirs: rows and work enough
   int inputs = 0;     ///< of a tile at most, one of kMixedInputs
   int row_blocks = 0;
-  int block_rows = 0;  ///< of all but the last block
-  int panels = 0;      ///< of kMixedRows weight rows of all outputs, in one group
+  int block_rows = 0;      ///< of all but the last block
+  int panels = 0;          ///< of kMixedRows weight rows of all outputs, in one group
+  bool exchanged = false;  ///< of bf16: activations are the panels' rows, and weights the inputs
 };
 MixedProduct mixed_product(const ProductArgs& args);
 
@@ -91,9 +92,10 @@ void multiply_fp8_widened(const ProductArgs& args, const WidenedProduct& cut, bo
 /// x is not quantised or ordered yet. `scratch`: fp8_scratch values.
 void multiply_fp8_mixed(const ProductArgs& args, const MixedProduct& cut, bool quantize, bf16* scratch, LaunchStream& stream);
 void multiply_bf16(const ProductArgs& args, LaunchStream& stream);
-/// The same for many rows: `pays` if they are many. `room` of the arguments: ordered_bf16_weights values.
+/// The same for more rows or, if there are few weight rows, for many: `pays` then. `room` of the arguments: ordered_bf16_room
+/// values.
 MixedProduct mixed_bf16_product(const ProductArgs& args);
-int64_t ordered_bf16_weights(const ProductArgs& args);
+int64_t ordered_bf16_room(const ProductArgs& args);
 void multiply_bf16_mixed(const ProductArgs& args, const MixedProduct& cut, LaunchStream& stream);
 
 // products_few.cu: the same bits for few rows and small matrices.

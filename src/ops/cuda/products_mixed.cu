@@ -134,7 +134,7 @@ class Lines {
 // activations that take the place of weights are asked for by nobody this early.
 template <WeightFormat kFormat, int kInputs>
 __device__ int copy_early(const Shared<kFormat, kInputs>& s, const Work& work) {
-  if constexpr (kIsBf16<kFormat>) return 0;
+  if (work.cut.exchanged) return 0;
   const Item item = work.find(static_cast<int>(blockIdx.x));
   const Lines<kFormat> lines(work.args.outputs[item.which].weight, item);
   const int stages = min(Shared<kFormat, kInputs>::kLayout.stages, work.stages());
@@ -229,19 +229,23 @@ __device__ void take_line(const uint4 (&row)[2][2], uint32_t (&a)[4][4]) {
   }
 }
 
-// Sums of bf16 products, of which the thread has rows own and own + 8.
+// Sums of bf16 products, of which the thread has rows own and own + 8. Eight lanes have eight of them beside each other, or a
+// lane two inputs, whatever lies together in memory.
 template <int kInputs>
-__device__ void store_exchanged(const ProductArgs& args, const Item& item, int own, const float (&total)[kInputs / 8][4]) {
+__device__ void store_sums(const Work& work, const Item& item, int own, const float (&total)[kInputs / 8][4]) {
+  const ProductArgs& args = work.args;
+  const int64_t row_step = work.cut.exchanged ? args.rows : 1;
+  const int64_t input_step = work.cut.exchanged ? 1 : args.outputs[0].weight.out;
   const int first = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int64_t row = item.first_row + own + i * 8;
     if (row > item.last_row) continue;
-    const int64_t at = row * args.rows + item.input;
+    const int64_t at = row * row_step + item.input * input_step;
 #pragma unroll
     for (int j = 0; j < kInputs / 4; ++j) {
       const int input = j / 2 * 8 + first + j % 2;
-      if (input < item.count) store_product(args, 0, at + input, total[j / 2][i * 2 + j % 2]);
+      if (input < item.count) store_product(args, 0, at + input * input_step, total[j / 2][i * 2 + j % 2]);
     }
   }
 }
@@ -319,7 +323,7 @@ __device__ void multiply_items(const Shared<kFormat, kInputs>& s, const Work& wo
     release(held);
     const Item item = work.find(number);
     if constexpr (kIsBf16<kFormat>) {
-      store_exchanged<kInputs>(work.args, item, own, total);
+      store_sums<kInputs>(work, item, own, total);
     } else {
       named_barrier(1 + group, kWarpgroup);  // outputs of the item before are stored
       widened::narrow_outputs<kInputs>(total, s.outputs(group));
@@ -418,32 +422,40 @@ void multiply_fp8_mixed(const ProductArgs& args, const MixedProduct& cut, bool q
 }
 
 MixedProduct mixed_bf16_product(const ProductArgs& args) {
-  constexpr int64_t kLeastRows = 512;  // fewer have too few panels
+  constexpr int64_t kLeastRows = 17;        // fewer are as fast without
+  constexpr int64_t kItems = 80;            // with fewer too many multiprocessors would be idle
+  constexpr int64_t kLeastExchanged = 512;  // fewer have too few panels
   MixedProduct cut;
   if (!args.staged || args.rows < kLeastRows || args.groups != 1 || args.output_count != 1) return cut;
   const WeightView& w = args.outputs[0].weight;
-  if (w.in % kMixedColumns != 0 || args.x_stride != w.in || w.in > INT32_MAX / kMixedRows / 2 || w.out * w.in > kMostWidened)
-    return cut;
+  if (w.in % kMixedColumns != 0 || args.x_stride != w.in || w.in > INT32_MAX / kMixedRows / 2) return cut;
   if ((reinterpret_cast<uintptr_t>(args.x) | reinterpret_cast<uintptr_t>(w.values)) % 16 != 0) return cut;
-  cut.panels = static_cast<int>((args.rows + kMixedRows - 1) / kMixedRows);
-  const WidenedRows rows = mixed_rows(w.out, cut.panels, w.in, true);
+  const auto panels = [](int64_t rows) { return static_cast<int>((rows + kMixedRows - 1) / kMixedRows); };
+  cut.exchanged = panels(w.out) < kItems;
+  if (cut.exchanged && (args.rows < kLeastExchanged || w.out * w.in > kMostWidened)) return cut;
+  cut.panels = panels(cut.exchanged ? args.rows : w.out);
+  const WidenedRows rows = mixed_rows(cut.exchanged ? w.out : args.rows, cut.panels, w.in, true);
   cut.inputs = rows.inputs, cut.row_blocks = rows.blocks, cut.block_rows = rows.block_rows;
   cut.fits = cut.pays = true;
   return cut;
 }
 
-int64_t ordered_bf16_weights(const ProductArgs& args) {
-  return mixed_bf16_product(args).pays ? args.outputs[0].weight.out * args.outputs[0].weight.in : 0;
+int64_t ordered_bf16_room(const ProductArgs& args) {
+  const MixedProduct cut = mixed_bf16_product(args);
+  return cut.pays ? (cut.exchanged ? args.outputs[0].weight.out : args.rows) * args.outputs[0].weight.in : 0;
 }
 
 void multiply_bf16_mixed(const ProductArgs& args, const MixedProduct& cut, LaunchStream& stream) {
   const WeightView& w = args.outputs[0].weight;
-  order_widened(reinterpret_cast<const bf16*>(w.values), w.out, 1, w.in, false, args.room, stream, ChunkOrder::kBf16Registers);
-  ProductArgs exchanged = args;
-  exchanged.x = args.room;
-  exchanged.rows = w.out;
-  exchanged.outputs[0].weight = {reinterpret_cast<const uint8_t*>(args.x), nullptr, args.rows, w.in};
-  launch<WeightFormat::kBf16, false>(exchanged, cut, stream);
+  const bf16* x = cut.exchanged ? reinterpret_cast<const bf16*>(w.values) : args.x;
+  ProductArgs own = args;
+  if (cut.exchanged) {
+    own.rows = w.out;
+    own.outputs[0].weight = {reinterpret_cast<const uint8_t*>(args.x), nullptr, args.rows, w.in};
+  }
+  order_widened(x, own.rows, 1, w.in, false, args.room, stream, ChunkOrder::kBf16Registers);
+  own.x = args.room;
+  launch<WeightFormat::kBf16, false>(own, cut, stream);
 }
 
 }  // namespace deepinfer::cuda

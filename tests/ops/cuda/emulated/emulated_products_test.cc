@@ -202,7 +202,7 @@ class EmulatedProducts final : public WrappedBackend {
     args.fp32 = fp32;
     args.outputs[args.output_count++] = {cuda::view(w), y};
     fits_ = cuda::mixed_bf16_product(args).pays;
-    Room<bf16> room(cuda::ordered_bf16_weights(args));
+    Room<bf16> room(cuda::ordered_bf16_room(args));
     args.room = fits_ ? room.data() : nullptr;
     cuda::multiply_bf16(args, stream_);
   }
@@ -527,7 +527,10 @@ TEST(MixedProducts, OfBf16HaveTheBitsOfTheOthers) {
   for (const ProductShape& shape : {ProductShape{"one_stage", 128, {40}, 1, 513},
                                     {"segments", 1152, {7}, 1, 530},
                                     {"router", 640, {384}, 1, 700},
-                                    {"many", 256, {601}, 1, 1100}}) {
+                                    {"many", 256, {601}, 1, 1100},
+                                    {"head", 256, {10300}, 1, 21},
+                                    {"head_of_segments", 640, {10241}, 1, 33},
+                                    {"head_of_many", 128, {10333}, 1, 150}}) {
     SCOPED_TRACE(shape.name);
     Random random(8);
     const int64_t out = shape.outs[0];
