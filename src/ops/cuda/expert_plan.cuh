@@ -53,10 +53,22 @@ inline int64_t quantizing_blocks(int64_t count) {
 template <int kThreads>
 __device__ inline void plan_pairs(const int32_t* experts, const float* weights, int rows, int topk, int expert_count,
                                   const ExpertPlan& plan, int* cursor, int* warps) {
+  constexpr int kAhead = 4;  // pairs of a thread that are on their way at once
   const auto t = static_cast<int>(threadIdx.x);
   for (int e = t; e < expert_count; e += kThreads) cursor[e] = 0;
   __syncthreads();
-  for (int i = t; i < rows * topk; i += kThreads) atomicAdd(&cursor[experts[i]], 1);
+  for (int base = t; base < rows * topk; base += kAhead * kThreads) {
+    int e[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = base + a * kThreads;
+      e[a] = i < rows * topk ? experts[i] : -1;
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (e[a] >= 0) atomicAdd(&cursor[e[a]], 1);
+    }
+  }
   __syncthreads();
   // Tiles whose cost follows their size are of equal sizes, in eights; none is empty, for the most they may have is a multiple of
   // 8 itself.
@@ -88,22 +100,37 @@ __device__ inline void plan_pairs(const int32_t* experts, const float* weights, 
   tiles += own_tiles;
   for (int i = tiles + t; i < plan.tile_count; i += kThreads) plan.tiles[i] = {0, 0, 0};
   __syncthreads();
-  for (int i = t; i < rows * (topk + 1); i += kThreads) {
-    const int r = i / (topk + 1);
-    const int slot = i % (topk + 1);
-    int pair = rows * topk + r;
-    int before = topk;    // the shared expert's comes last
-    float weight = 1.0f;  // and has no weight
-    if (slot < topk) {
-      const int e = experts[r * topk + slot];
-      before = 0;
-      for (int k = 0; k < topk; ++k) before += experts[r * topk + k] < e ? 1 : 0;
-      pair = atomicAdd(&cursor[e], 1);
-      weight = weights[r * topk + slot];
+  const int slots = rows * (topk + 1);
+  for (int base = t; base < slots; base += kAhead * kThreads) {
+    int e[kAhead], before[kAhead];
+    float weight[kAhead];
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = base + a * kThreads;
+      const int r = i / (topk + 1);
+      const int slot = i % (topk + 1);
+      const bool routed = i < slots && slot < topk;
+      e[a] = routed ? experts[r * topk + slot] : -1;
+      weight[a] = routed ? weights[r * topk + slot] : 1.0f;  // the shared expert has none
     }
-    plan.token[pair] = r;
-    plan.weight[pair] = weight;
-    plan.pair_of[r * (topk + 1) + before] = pair;
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      before[a] = topk;  // the shared expert's pair comes last
+      if (e[a] < 0) continue;
+      const int r = (base + a * kThreads) / (topk + 1);
+      before[a] = 0;
+      for (int k = 0; k < topk; ++k) before[a] += experts[r * topk + k] < e[a] ? 1 : 0;
+    }
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      const int i = base + a * kThreads;
+      if (i >= slots) break;
+      const int r = i / (topk + 1);
+      const int pair = e[a] >= 0 ? atomicAdd(&cursor[e[a]], 1) : rows * topk + r;
+      plan.token[pair] = r;
+      plan.weight[pair] = weight[a];
+      plan.pair_of[r * (topk + 1) + before[a]] = pair;
+    }
   }
 }
 

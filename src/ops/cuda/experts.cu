@@ -207,21 +207,6 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   }
 }
 
-// Two columns a thread; a token's experts in ascending order, the shared one last.
-__global__ void sum_kernel(const bf16* output, const int32_t* pair_of, int64_t count, int64_t hidden, int pairs, bf16* y) {
-  take_turn();
-  const int64_t at = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 2;
-  if (at >= count) return;
-  const int64_t row = at / hidden;
-  const int64_t d = at % hidden;
-  float low = 0, high = 0;
-  for (int k = 0; k < pairs; ++k) {
-    const uint32_t v = *reinterpret_cast<const uint32_t*>(output + static_cast<int64_t>(pair_of[row * pairs + k]) * hidden + d);
-    low += widen_low(v), high += widen_high(v);
-  }
-  *reinterpret_cast<uint32_t*>(y + at) = narrow_pair(low, high);
-}
-
 template <WeightFormat kRouted, int kTiles>
 void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
@@ -314,9 +299,7 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
   } else {
     launch_products<WeightFormat::kFp4>(args, routed, plan, stream);
   }
-  const int64_t count = rows * hidden;
-  stream.launch(sum_kernel, static_cast<unsigned>((count + 2 * kThreads - 1) / (2 * kThreads)), kThreads, 0, plan.output,
-                plan.pair_of, count, hidden, static_cast<int>(args.topk) + 1, args.y);
+  sum_experts(args, rows, plan, stream);
 }
 
 }  // namespace deepinfer::cuda

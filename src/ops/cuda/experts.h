@@ -58,5 +58,7 @@ void multiply_output_panels(const ExpertsArgs& args, const ExpertWeights* routed
 /// `routed`: device copy of args.routed. `planned`: what `plan` points to is there, but for inputs of wide plans (route_few.h).
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, LaunchStream& stream,
                  bool planned = false);
+/// y [rows, hidden]: outputs of a token's experts in ascending order, the shared one last.
+void sum_experts(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan, LaunchStream& stream);
 
 }  // namespace deepinfer::cuda

@@ -422,7 +422,7 @@ void multiply_fp8_mixed(const ProductArgs& args, const MixedProduct& cut, bool q
 }
 
 MixedProduct mixed_bf16_product(const ProductArgs& args) {
-  constexpr int64_t kLeastRows = 17;        // fewer are as fast without
+  constexpr int64_t kLeastRows = 3;         // fewer are products_streamed.cu's
   constexpr int64_t kItems = 80;            // with fewer too many multiprocessors would be idle
   constexpr int64_t kLeastExchanged = 512;  // fewer have too few panels
   MixedProduct cut;

@@ -530,6 +530,7 @@ TEST(MixedProducts, OfBf16HaveTheBitsOfTheOthers) {
                                     {"many", 256, {601}, 1, 1100},
                                     {"head", 256, {10300}, 1, 21},
                                     {"head_of_segments", 640, {10241}, 1, 33},
+                                    {"head_of_few", 256, {10240}, 1, 3},
                                     {"head_of_many", 128, {10333}, 1, 150}}) {
     SCOPED_TRACE(shape.name);
     Random random(8);
