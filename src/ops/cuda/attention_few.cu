@@ -1,6 +1,6 @@
 // Attention of few rows, where time is what a block waits for: as attention.cu, but 16 heads a block, queries straight from
-// memory into registers, and probabilities made where they are used. A block widens values of five tiles at once, and its warps
-// multiply eight dims each. The arithmetic is attention_softmax.cuh's.
+// memory into registers, and probabilities made where they are used. Values are found, asked for and widened while others make
+// the scores. The arithmetic is attention_softmax.cuh's.
 
 #include <cmath>
 
@@ -17,12 +17,10 @@ constexpr int kHeads = 16;      // of a block
 constexpr int kHeadTiles = 2;   // of 8 heads
 constexpr int kScoreSlots = 4;  // 8 dims each, of a lane's part of kScoreDims
 constexpr int kScoreThreads = kQuarters * kWarp;
-constexpr int kValueWarps = 8;
-constexpr int kValueThreads = kValueWarps * kWarp;
-constexpr int kValueDims = kValueWarps * 8;      // of a block
-constexpr int kFewStride = kValueDims + 8;       // bf16, of a value in shared memory
-constexpr int kOwnHeads = kHeads / kValueWarps;  // whose probabilities a warp makes
-constexpr int kAhead = 5;                        // tiles on their way, then in shared memory
+constexpr int kValueThreads = kHeads * kWarp;  // a warp a head
+constexpr int kBlockKeys = 640;                // that a block has on their way at once
+constexpr int kHalfShared = 113 << 10;         // two such blocks fit
+constexpr int kMostShared = 226 << 10;
 
 // The factors of the pairs in eight dims from `column` on; the first pairs that are rotated behind those that are not.
 struct EightRotations {
@@ -54,7 +52,7 @@ __device__ uint4 rotate_eight(const uint4& v, const EightRotations& by) {
 __global__ void __launch_bounds__(kScoreThreads)
     few_score_kernel(const AttentionQuery* queries, const bf16* q, const RopeRows rotation, int heads, int dim, float* scores,
                      int64_t stride) {
-  take_turn();
+  take_turn_alone();  // the next kernel reads keys at once
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());  // [heads][kScoreStride]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
@@ -114,96 +112,138 @@ __global__ void __launch_bounds__(kScoreThreads)
 }
 
 struct ValueLayout {
-  int weight_stride;                         // bf16
-  int values, rows, factors, totals, bytes;  // offsets
+  int weight_stride;                   // bf16
+  int factors, totals, values, bytes;  // offsets
+  int tiles;                           // of values at a time
 };
+template <int kDims>
 __host__ __device__ ValueLayout few_value_layout(int64_t stride) {
+  constexpr int kTileBytes = kTileKeys * (kDims + 8) * 2;
   ValueLayout l{};
   l.weight_stride = static_cast<int>(stride);  // a multiple of 64 and 8: ldmatrix rows in different banks
-  l.values = kHeads * l.weight_stride * 2;
-  l.rows = l.values + kAhead * kTileKeys * kFewStride * 2;
-  l.factors = l.rows + l.weight_stride * 8;
-  l.totals = l.factors + l.weight_stride / kTileKeys * kHeads * 4;
-  l.bytes = l.totals + kHeads * 4;
+  const int tiles = l.weight_stride / kTileKeys;
+  l.factors = kHeads * l.weight_stride * 2;
+  l.totals = l.factors + tiles * kHeads * 4;
+  l.values = l.totals + kHeads * 4;
+  l.tiles = (kHalfShared - l.values) / kTileBytes;
+  l.tiles = l.tiles < 1 ? 1 : l.tiles > tiles ? tiles : l.tiles;
+  l.bytes = l.values + l.tiles * kTileBytes;
   return l;
 }
 
-// Grid: groups of kValueDims dims, rows, groups of heads.
+// Entries of a row's list, of which a block has values: those of `first` tiles on, kDims dims. Lanes of a key have 16 each.
+template <int kDims>
+struct ValueKeys {
+  static constexpr int kStride = kDims + 8;  // bf16, of a key in shared memory
+  static constexpr int kLanes = kDims / 16;
+  static constexpr int kAtOnce = kValueThreads / kLanes;
+  static constexpr int kBatch = (kBlockKeys + kAtOnce - 1) / kAtOnce;
+
+  static __device__ void put(bf16* values, int key, const ValuePiece& piece, bool in_window) {
+    uint32_t v[8];
+    widen_values(piece, in_window, v);
+    auto* to = reinterpret_cast<uint4*>(values + key * kStride + static_cast<int>(threadIdx.x) % kLanes * 16);
+    to[0] = make_uint4(v[0], v[1], v[2], v[3]);
+    to[1] = make_uint4(v[4], v[5], v[6], v[7]);
+  }
+  // Entries [begin, end), of which those behind the last repeat it.
+  static __device__ void widen(const AttentionQuery& a, int begin, int end, int dim, int first_dim, bf16* values) {
+    const int window = window_of(a);
+    const int last = count_of(a) - 1;
+    const int column = first_dim + static_cast<int>(threadIdx.x) % kLanes * 16;
+    if (column >= dim) return;
+    for (int base = begin + static_cast<int>(threadIdx.x) / kLanes; base < end; base += kBatch * kAtOnce) {
+      const uint8_t* rows[kBatch] = {};
+      if (last >= window) {  // all at once: first the list, then the pages
+        uint32_t number[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+          number[i] = static_cast<uint32_t>(a.chosen[max(min(base + i * kAtOnce, last) - window, 0)]);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) rows[i] = page_of(a, number[i]);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) rows[i] = row_in_page(a, rows[i], number[i]);
+      }
+      ValuePiece pieces[kBatch] = {};
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int key = min(base + i * kAtOnce, last);
+        if (base + i * kAtOnce >= end) continue;
+        pieces[i] = load_values(key < window ? window_row(a, key) : rows[i], key < window, dim, column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int key = min(base + i * kAtOnce, last);
+        if (base + i * kAtOnce >= end) continue;
+        put(values, base + i * kAtOnce - begin, pieces[i], key < window);
+      }
+    }
+  }
+};
+
+// Grid: groups of kDims dims, rows, groups of heads.
+template <int kDims>
 __global__ void __launch_bounds__(kValueThreads, 2)
     few_value_kernel(const AttentionQuery* queries, const RopeRows rotation, int heads, int dim, const float* sinks, float scale,
                      const float* scores, int64_t stride, bf16* out) {
-  take_turn();
-  auto* base = reinterpret_cast<uint8_t*>(dynamic_shared<uint4>());
-  const ValueLayout l = few_value_layout(stride);
+  let_next_begin();
+  using Keys = ValueKeys<kDims>;
+  auto* base = dynamic_shared<uint8_t>();
+  const ValueLayout l = few_value_layout<kDims>(stride);
   auto* p = reinterpret_cast<bf16*>(base);
-  auto* values = reinterpret_cast<bf16*>(base + l.values);
-  auto* rows = reinterpret_cast<const uint8_t**>(base + l.rows);
   auto* factors = reinterpret_cast<float*>(base + l.factors);  // [tiles][heads]
   auto* totals = reinterpret_cast<float*>(base + l.totals);
+  auto* values = reinterpret_cast<bf16*>(base + l.values);
   const int64_t r = blockIdx.y;
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int first_dim = static_cast<int>(blockIdx.x) * kDims;
   const AttentionQuery& a = queries[r];
-  const int window = window_of(a);
   const int count = count_of(a);
+  const int tiles = (count + kTileKeys - 1) / kTileKeys;
+  // Before the scores are there; what has been written before them is.
+  Keys::widen(a, 0, min(tiles, l.tiles) * kTileKeys, dim, first_dim, values);
+  wait_for_earlier();
   const int first_head = static_cast<int>(blockIdx.z) * kHeads;
   const int own_heads = min(kHeads, heads - first_head);
-  const auto thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kWarp;
   const int warp = thread / kWarp;
-  const int first_dim = static_cast<int>(blockIdx.x) * kValueDims;
-  const int tiles = (count + kTileKeys - 1) / kTileKeys;
-  for (int i = thread; i < count; i += kValueThreads) rows[i] = key_row(a, i);
-  __syncthreads();
-  // Of each tile a warp widens eight keys, a lane 16 dims.
-  const int in_tile = warp * 8 + lane / 4;
-  const int column = first_dim + lane % 4 * 16;
-  const auto load = [&](int tile, ValuePiece& piece) {
-    if (tile >= tiles || column >= dim) return;
-    const int key = min(tile * kTileKeys + in_tile, count - 1);
-    piece = load_values(rows[key], key < window, dim, column);
-  };
+  {  // heads that do not exist have the probabilities of the last one
+    const int there = first_head + min(warp, own_heads - 1);
+    const float* s = scores + (r * heads + there) * stride;
+    const float total = tile_softmax(
+        count, scale, sinks[there], [&](int i) { return s[i]; },
+        [&](int i, float e) { p[warp * l.weight_stride + i] = narrow(e); },
+        [&](int tile, float f) { factors[tile * kHeads + warp] = f; });
+    if (lane == 0) totals[warp] = total;
+  }
   // The lane's pair of dims is rotated back in the end.
   const auto pairs = static_cast<int>(rotation.pairs);
   const int own_dim = first_dim + warp * 8 + lane % 4 * 2;
   const int rotated_dim = own_dim - (dim - 2 * pairs);
-  const bool rotated = own_dim < dim && rotated_dim >= 0 && pairs > 0;
+  const bool multiplies = warp < kDims / 8;
+  const bool rotated = multiplies && own_dim < dim && rotated_dim >= 0 && pairs > 0;
   const float cosine = rotated ? rotation.cos[r * pairs + rotated_dim / 2] : 0.0f;
   const float sine = rotated ? -rotation.sin[r * pairs + rotated_dim / 2] : 0.0f;
-  ValuePiece pieces[kAhead] = {};  // on their way while probabilities are made
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) load(i, pieces[i]);
-#pragma unroll
-  for (int k = 0; k < kOwnHeads; ++k) {  // heads that do not exist have those of the last one
-    const int head = warp * kOwnHeads + k;
-    const int there = first_head + min(head, own_heads - 1);
-    const float* s = scores + (r * heads + there) * stride;
-    const float total = tile_softmax(
-        count, scale, sinks[there], [&](int i) { return s[i]; },
-        [&](int i, float e) { p[head * l.weight_stride + i] = narrow(e); },
-        [&](int tile, float f) { factors[tile * kHeads + head] = f; });
-    if (lane == 0) totals[head] = total;
-  }
+  const int held = l.tiles * kTileKeys;
+  __syncthreads();
   float c[4] = {};
-  for (int first = 0; first < tiles; first += kAhead) {
-    if (first > 0) __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (first + i >= tiles) break;
-      uint32_t v[8];
-      widen_values(pieces[i], min((first + i) * kTileKeys + in_tile, count - 1) < window, v);
-      load(first + i + kAhead, pieces[i]);
-      auto* to = reinterpret_cast<uint4*>(values + (i * kTileKeys + in_tile) * kFewStride + lane % 4 * 16);
-      to[0] = make_uint4(v[0], v[1], v[2], v[3]);
-      to[1] = make_uint4(v[4], v[5], v[6], v[7]);
+  for (int first = 0; first < tiles; first += l.tiles) {
+    if (first > 0) {
+      __syncthreads();
+      const int begin = first * kTileKeys;
+      Keys::widen(a, begin, min(tiles * kTileKeys, begin + held), dim, first_dim, values);
+      __syncthreads();
     }
-    __syncthreads();
-    for (int i = 0; i < min(kAhead, tiles - first); ++i) {
+    if (!multiplies) continue;
+#pragma unroll 2
+    for (int i = 0; i < min(l.tiles, tiles - first); ++i) {
       const float* change = factors + (first + i) * kHeads + lane / 4;
       c[0] *= change[0], c[1] *= change[0];
       c[2] *= change[8], c[3] *= change[8];
 #pragma unroll
       for (int step = 0; step < kTileKeys; step += 2 * kValueKeys) {
         uint32_t b[4];  // keys 0..7, 8..15, ...
-        load_matrices_transposed(b, values + (i * kTileKeys + step + lane) * kFewStride + warp * 8);
+        load_matrices_transposed(b, values + (i * kTileKeys + step + lane) * Keys::kStride + warp * 8);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t w[4];
@@ -213,7 +253,7 @@ __global__ void __launch_bounds__(kValueThreads, 2)
       }
     }
   }
-  if (own_dim >= dim) return;
+  if (!multiplies || own_dim >= dim) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int h = lane / 4 + i * 8;
@@ -231,17 +271,24 @@ void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery*
   const auto heads = static_cast<int>(args.heads);
   const auto dim = static_cast<int>(args.dim);
   const int64_t stride = padded_keys(longest);
-  const int value_bytes = few_value_layout(stride).bytes;
-  if (value_bytes > 226 << 10) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
   const auto groups = static_cast<unsigned>((heads + kHeads - 1) / kHeads);
   const auto rows = static_cast<unsigned>(args.queries.size());
   const auto tiles = static_cast<unsigned>((longest + kKeys - 1) / kKeys + 1);  // the window's last one may be short
   stream.launch(few_score_kernel, dim3(tiles, rows, groups), kScoreThreads,
                 static_cast<size_t>(kHeads * kScoreStride) * sizeof(float), queries, args.q, rotation, heads, dim, scores,
                 stride);
-  stream.launch(few_value_kernel, dim3(static_cast<unsigned>((dim + kValueDims - 1) / kValueDims), rows, groups), kValueThreads,
-                static_cast<size_t>(value_bytes), queries, rotation, heads, dim, args.sinks,
-                1.0f / std::sqrt(static_cast<float>(args.dim)), scores, stride, args.out);
+  const auto values = [&](auto kernel, int dims, int bytes) {
+    if (bytes > kMostShared) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
+    stream.launch(kernel, dim3(static_cast<unsigned>((dim + dims - 1) / dims), rows, groups), kValueThreads,
+                  static_cast<size_t>(bytes), queries, rotation, heads, dim, args.sinks,
+                  1.0f / std::sqrt(static_cast<float>(args.dim)), scores, stride, args.out);
+  };
+  // Fewer dims a block are more blocks, each of which makes all probabilities: as many as processors.
+  constexpr unsigned kBlocks = 132;
+  const auto blocks = [&](int dims) { return static_cast<unsigned>((dim + dims - 1) / dims) * rows * groups; };
+  if (blocks(16) <= kBlocks) return values(few_value_kernel<16>, 16, few_value_layout<16>(stride).bytes);
+  if (blocks(32) <= kBlocks) return values(few_value_kernel<32>, 32, few_value_layout<32>(stride).bytes);
+  values(few_value_kernel<64>, 64, few_value_layout<64>(stride).bytes);
 }
 
 }  // namespace deepinfer::cuda

@@ -34,6 +34,17 @@ __device__ inline float tile_softmax(int count, float scale, float sink, const S
   const int tiles = (count + kTileKeys - 1) / kTileKeys;
   float before = kNoScore;
   float total = 0;
+  // Scores of two rounds are on their way.
+  float ahead[2][8];
+  const auto ask = [&](int first, float(&v)[8]) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const int entry = (first + lane / 8) * kTileKeys + lane % 8 + j * 8;
+      v[j] = entry < count ? score(entry) : 0.0f;
+    }
+  };
+  ask(0, ahead[0]);
+  ask(kTogether, ahead[1]);
   for (int first = 0; first < tiles; first += kTogether) {
     const int tile = first + lane / 8;
     const int entry = tile * kTileKeys + lane % 8;
@@ -41,9 +52,11 @@ __device__ inline float tile_softmax(int count, float scale, float sink, const S
     float top = -INFINITY;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      v[j] = entry + j * 8 < count ? multiply_rounded(score(entry + j * 8), scale) : -INFINITY;
+      v[j] = entry + j * 8 < count ? multiply_rounded(ahead[0][j], scale) : -INFINITY;
+      ahead[0][j] = ahead[1][j];
       top = fmaxf(top, v[j]);
     }
+    ask(first + 2 * kTogether, ahead[1]);
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
     top = fmaxf(top, before);

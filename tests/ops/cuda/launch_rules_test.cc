@@ -70,7 +70,7 @@ std::vector<Kernel> kernels_of(const std::string& text) {
 
 /// What is wrong with a kernel; empty: nothing.
 std::string broken_rule(const Kernel& kernel) {
-  const size_t turn = kernel.body.find("take_turn()");
+  const size_t turn = std::min(kernel.body.find("take_turn()"), kernel.body.find("take_turn_alone()"));
   const size_t wait = std::min(turn, kernel.body.find("wait_for_earlier()"));
   if (wait == std::string::npos) return "never waits for its turn";
   const std::string before = kernel.body.substr(0, wait);
@@ -141,9 +141,10 @@ TEST(LaunchRules, SharedMemoryOfBothKindsIsNotOverlaid) {
 // Kernels are compiled for the host, too (tests/ops/cuda/emulated), which has other definitions of what is written in assembler.
 TEST(LaunchRules, InstructionsAndSharedMemoryHaveNames) {
   for (const auto& path : sources()) {
-    static const std::set<std::string> kInstructions = {"attention_instructions.cuh", "chosen_lane.cuh",  "instructions.cuh",
-                                                        "streamed_instructions.cuh",  "warpgroup.cuh",    "warpgroup_shared.cuh",
-                                                        "warpgroup_rows.cuh",         "launch_order.cuh", "ready.cuh"};
+    static const std::set<std::string> kInstructions = {
+        "attention_instructions.cuh", "chosen_lane.cuh", "instructions.cuh",     "narrow_products.cuh",
+        "streamed_instructions.cuh",  "warpgroup.cuh",   "warpgroup_shared.cuh", "warpgroup_rows.cuh",
+        "launch_order.cuh",           "ready.cuh"};
     if (kInstructions.contains(path.filename())) continue;
     const std::string text = read(path);
     for (const char* word : {"asm volatile", "asm(", "extern __shared__"})
@@ -180,6 +181,8 @@ TEST(LaunchRules, AreHeldAgainstKernelsThatBreakThem) {
   EXPECT_EQ(rule("__global__ void f(int a) { /**/ if (a) return; wait_for_earlier(); }"), "returns before its turn");
   EXPECT_EQ(rule("__global__ void f(int* a) { a[0] = 1; take_turn(); }"), "does something before take_turn");
   EXPECT_EQ(rule("__global__ void f(int a) { wait_for_earlier(); }"), "waits without letting the next kernel begin");
+  EXPECT_EQ(rule("__global__ void f(int a) { take_turn_alone(); if (a) return; }"), "");
+  EXPECT_EQ(rule("__global__ void f(int a) { g(); take_turn_alone(); }"), "does something before take_turn");
   EXPECT_EQ(rule("__global__ void f(int a) { let_next_begin(); if (a) { wait_for_earlier(); } }"), "waits on some ways only");
 }
 
