@@ -1,12 +1,11 @@
 // Index scores of rows whose keys are their own, on warpgroups (index_wide.cuh). A block has one row and a range of its keys, or
 // of those of listed blocks. A warp brings the 16 keys of its part of a tile to shared memory, some tiles ahead: two pieces of
-// eight keys, wherever they lie. So widening and products wait for nothing. They are what bounds this: some 350
-// instructions of a warp for 16 keys, where memory would do with the time of 235. Products are those of index_narrow.cuh, where
-// the scales of a warp's 16 keys allow it.
+// eight keys, wherever they lie. So widening and products wait for nothing. They are what bounds this: some 360
+// instructions of a warp for 16 keys, where memory would do with the time of 235.
 
 #include <algorithm>
 
-#include "ops/cuda/index_narrow.cuh"
+#include "ops/cuda/index_wide.cuh"
 #include "ops/cuda/launch_order.cuh"
 
 namespace deepinfer::cuda {
@@ -25,8 +24,7 @@ static_assert(kRound % kListedKeys == 0 && kWarpKeys == 2 * kListedKeys);
 static_assert(kPieceBytes % 16 == 0 && kPieceBytes / 16 > 32 && kPieceBytes / 16 <= 48);
 
 struct Shared {
-  NarrowQueries narrow;  // first: rows of 128 bytes, exchanged within eight
-  alignas(kEightRows) Row::Shared row;
+  Row::Shared row;
   int32_t listed[kMostListed];  // blocks of the block's keys
   alignas(16) uint8_t keys[kThreads / kWarp][kStages][kStageBytes];
 };
@@ -50,9 +48,9 @@ class Keys {
     to_ = shared_address(ring_) + lane / 16 * kPieceBytes + q * 16;
     from_ = static_cast<uint32_t>(rows.offset) + q * 16;
     last_copy_ = q < kPieceBytes / 16 - 32;
-    own_ = lane / 4 * kRowBytes;
-    own_codes_ = own_ + lane % 4 * 4;
-    for (uint32_t* kept : {&shift_, &piece_, &to_, &from_, &own_, &own_codes_}) forget_uses(*kept);
+    own_ = lane / 4 * kRowBytes + lane % 4 * 16;
+    own_scale_ = lane / 4 * kRowBytes + kDim / 2 + lane % 4;
+    for (uint32_t* kept : {&shift_, &piece_, &to_, &from_, &own_, &own_scale_}) forget_uses(*kept);
   }
 
   // Where the lane's eight keys of a tile lie, asked for ahead.
@@ -77,24 +75,20 @@ class Keys {
     copy_async_if(last_copy_, to + 512, from + 512);
   }
   // The lane's part of its two keys.
-  __device__ void load(uint32_t stage, NarrowPiece& piece) const {
+  __device__ void load(uint32_t stage, KeyPiece& piece) const {
+    const auto* words = reinterpret_cast<const uint32_t*>(ring_ + (own_ + stage));
+    const uint8_t* scales = ring_ + (own_scale_ + stage);
 #pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-#pragma unroll
-      for (uint32_t group = 0; group < kNarrowGroups; ++group)
-        piece.codes[i][group] = word(stage + own_codes_ + i * kPieceBytes + group * (kScaleGroup / 2));
-      piece.scales[i] = word(stage + own_ + i * kPieceBytes + kDim / 2);
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t* w = words + i * (kPieceBytes / 4);
+      piece.codes[i] = make_uint4(w[0], w[1], w[2], w[3]);
+      piece.scales[i] = scales[i * kPieceBytes];
     }
   }
-  // The row of the first of them.
-  __device__ const uint8_t* row(uint32_t stage) const { return ring_ + stage + own_; }
-  // A scale of the warp's first key.
-  __device__ uint32_t first_scale(uint32_t stage) const { return ring_[stage + kDim / 2]; }
   // The warp's first key of a tile.
   __device__ uint32_t first(uint32_t tile) const { return first_ + tile * kTileKeys; }
 
  private:
-  __device__ uint32_t word(uint32_t at) const { return *reinterpret_cast<const uint32_t*>(ring_ + at); }
   __device__ uint32_t key_at(uint32_t at) const {
     if (listed_ == nullptr) return at;
     return static_cast<uint32_t>(listed_[(at - begin_) / kListedKeys]) * kListedKeys + at % kListedKeys;
@@ -121,54 +115,11 @@ class Keys {
   }
 
   uint8_t* const* pages_;
-  uint32_t begin_, last_, shift_, odd_, first_, piece_, to_, from_, own_, own_codes_;
+  uint32_t begin_, last_, shift_, odd_, first_, piece_, to_, from_, own_, own_scale_;
   bool last_copy_;
   const int32_t* listed_;
   uint8_t* ring_;
 };
-
-// The same sums as add_narrow, of any queries and scales, by chains of bf16 products: of a warp's 16 keys, the lane's first of
-// which lies at `key`.
-__device__ __attribute__((noinline)) float2 add_widened(const uint8_t* key, const Row::Shared& s) {
-  const uint32_t g = threadIdx.x % kWarp / 4;
-  const uint32_t t = threadIdx.x % 4;
-  uint32_t scales[2], excess[2];
-#pragma unroll
-  for (uint32_t i = 0; i < 2; ++i) {
-    const uint32_t scale = key[i * kPieceBytes + kDim / 2 + t];
-    scales[i] = scale_pair(scale, kFp4Bias);
-    excess[i] = excess_pair(scale, kFp4Bias);
-  }
-  float c[kHeads / 8][4] = {};
-#pragma unroll 1
-  for (uint32_t pair = 0; pair < 4; ++pair) {
-    uint32_t a[2][4];
-#pragma unroll
-    for (uint32_t i = 0; i < 2; ++i) {
-      uint32_t r[4];
-      widen_fp4(*reinterpret_cast<const uint32_t*>(key + i * kPieceBytes + t * 16 + pair * 4), r);
-#pragma unroll
-      for (uint32_t k = 0; k < 4; ++k) a[k / 2][i + k % 2 * 2] = multiply_bf16x2(multiply_bf16x2(r[k], scales[i]), excess[i]);
-    }
-#pragma unroll
-    for (uint32_t half = 0; half < 2; ++half) {
-      const uint32_t product = pair * 2 + half;
-      const uint8_t* queries = s.queries + product / 4 * Row::kBlockBytes + t * 4;
-#pragma unroll
-      for (uint32_t eight = 0; eight < kHeads / 8; ++eight) {
-        uint32_t b[2];
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k)
-          b[k] = *reinterpret_cast<const uint32_t*>(queries + swizzled_piece(eight * 8 + g, product % 4 * 2 + k));
-        mma(c[eight], a[half], b[0], b[1]);
-      }
-    }
-  }
-  float sums[1][2];
-  add_heads<Row>(
-      c, [&](int /*row*/, int eight) { return s.weights[0][eight * 4 + static_cast<int>(t)]; }, sums);
-  return make_float2(sums[0][0], sums[0][1]);
-}
 
 // Grid: ranges of keys, rows. kBits: keys of blocks whose bits are not set are at -inf.
 template <bool kBits>
@@ -199,22 +150,20 @@ __global__ void __launch_bounds__(kThreads, 2) score_row_kernel(const __grid_con
     commit_copies();
   }
   load_rows<Row>(args, r, 1, s.row);  // the first keys come meanwhile
-  load_narrow(args, r, s.narrow);
   show_shared_memory();
   __syncthreads();
   const uint32_t t = threadIdx.x % 4;
+  uint32_t weights[kHeads / 8];
+#pragma unroll
+  for (uint32_t eight = 0; eight < kHeads / 8; ++eight) weights[eight] = s.row.weights[0][eight * 4 + t];
   const bool restricted = kBits && s.row.restricted[0];
   // A key's lanes 0 and 1 have a score each.
   uint32_t own_key = t < 2 ? keys.first(0) + threadIdx.x % kWarp / 4 + t * 8 : ~0u >> 1;
   forget_uses(own_key);
   uint16_t* ranks = args.rank + r * args.row_stride;
   constexpr auto kMatrix = static_cast<uint32_t>(swizzled_matrix(0, kEightRows, 16) >> 32);
-  const auto queries = static_cast<uint32_t>(swizzled_rows(shared_address(s.narrow.queries)));
-  const NarrowLimits limits = narrow_limits(s.narrow);
+  const auto queries = static_cast<uint32_t>(swizzled_rows(shared_address(s.row.queries)));
   uint32_t stage = 0;
-  wait_copies<kStages - 2>();
-  __syncwarp();
-  uint32_t lowest = lowest_scales(limits, keys.first_scale(stage));
 #pragma unroll 1
   for (; tile < tiles; tile += kGroups) {
     wait_copies<kStages - 2>();
@@ -225,20 +174,24 @@ __global__ void __launch_bounds__(kThreads, 2) score_row_kernel(const __grid_con
     if (ahead < tiles) keys.bring(args, ahead, next, free);
     commit_copies();
     next = keys.find(ahead + kGroups);
-    NarrowPiece piece;
+    KeyPiece piece;
     keys.load(stage, piece);
-    uint32_t a[kNarrowGroups][4];
-    narrow_keys(piece, a);
-    const bool far = __any_sync(0xffffffffu, too_far(piece, limits, lowest));
-    float sums[1][2];
-    add_narrow(piece, a, kMatrix, queries, s.narrow.weights[t], sums);
-    if (far) {
-      const float2 widened = add_widened(keys.row(stage), s.row);
-      sums[0][0] = widened.x;
-      sums[0][1] = widened.y;
-      lowest = lowest_scales(limits, keys.first_scale(stage));
-    }
     stage = stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+    uint32_t a[kProducts][4];
+    widen_keys(piece, a);
+    float c[Row::kInputs / 8][4];
+    begin_products();
+#pragma unroll
+    for (uint32_t product = 0; product < kProducts; ++product) {
+      const uint32_t low = queries + product_offset(product, Row::kInputs) / 16;
+      multiply_rows<Row::kInputs>(c, a[product], static_cast<uint64_t>(kMatrix) << 32 | low, product > 0);
+    }
+    commit_products();
+    wait_products<0>();
+    settle(c);
+    float sums[1][2];
+    add_heads<Row>(
+        c, [&](int /*row*/, int eight) { return weights[eight]; }, sums);
     float score[1];
     add_lanes(sums, score);
     const uint32_t key = own_key + tile * kTileKeys;

@@ -139,15 +139,6 @@ __device__ inline void widen_keys(const KeyPiece& piece, uint32_t (&a)[kProducts
   }
 }
 
-// Adds two heads' products to the sums of the lane's two keys; `w`: a pair, the weights of those two.
-__device__ inline void add_eight(const float (&dots)[4], uint32_t w, float (&sums)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t product = multiply_bf16x2(positive_pair(round_pair(dots[2 * half], dots[2 * half + 1])), w);
-    sums[half] += widen_low(product);
-    sums[half] += widen_high(product);
-  }
-}
 // Sums of the lane's two keys by each query of the tile: `c` has heads 2 t and 2 t + 1 of every eight, t: lane % 4.
 // weight(row, eight): a pair, the weights of those two.
 template <typename Rows, typename Weight>
@@ -157,7 +148,16 @@ __device__ inline void add_heads(const float (&c)[Rows::kInputs / 8][4], const W
   for (int row = 0; row < Rows::kTileRows; ++row) {
     sums[row][0] = sums[row][1] = 0;
 #pragma unroll
-    for (int eight = 0; eight < kHeads / 8; ++eight) add_eight(c[row * (kHeads / 8) + eight], weight(row, eight), sums[row]);
+    for (int eight = 0; eight < kHeads / 8; ++eight) {
+      const uint32_t w = weight(row, eight);
+      const float(&dots)[4] = c[row * (kHeads / 8) + eight];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t product = multiply_bf16x2(positive_pair(round_pair(dots[2 * half], dots[2 * half + 1])), w);
+        sums[row][half] += widen_low(product);
+        sums[row][half] += widen_high(product);
+      }
+    }
   }
 }
 // The four lanes of a key add theirs as (0 + 1) + (2 + 3). Of four queries each lane gets the scores of query t, by both keys; of

@@ -1,7 +1,6 @@
 #include "ops/cuda/emulated/device.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -181,34 +180,6 @@ float operand(uint64_t descriptor, bool across, int k, int n) {
   return to_float(v);
 }
 
-// E4M3 number k of input n.
-uint8_t narrow_operand(uint64_t descriptor, int k, int n) {
-  const auto field = [&](int shift) { return static_cast<uint32_t>(descriptor >> shift & 0x3fff) << 4; };
-  if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) != 0) fail("a descriptor without 128-byte swizzle, or with an offset");
-  const auto un = static_cast<uint32_t>(n);
-  const uint32_t at = field(0) + un % 8 * 128 + un / 8 * field(32) + static_cast<uint32_t>(k);
-  return *shared_at(at ^ (at >> 7 & 7) << 4, 1);
-}
-// What lies within 13 bits behind that of 2^exponent, as the unit keeps it.
-double kept(double v, int exponent) { return std::ldexp(std::trunc(std::ldexp(v, 13 - exponent)), exponent - 13); }
-// The exponent of a number, as it is written.
-int written_exponent(uint8_t e4m3) { return std::max(e4m3 >> 3 & 15, 1) - 7; }
-void multiply_narrow(float* const (&sums)[32], const uint32_t (&a)[32][4], int n, FunctionRef<uint8_t(int, int)> b) {
-  for (int j = 0; j < n; ++j) {
-    for (int row = 0; row < 16; ++row) {
-      const auto column = [&](int k) {
-        return static_cast<uint8_t>(a[row % 8 * 4 + k % 16 / 4][row / 8 + k / 16 * 2] >> k % 4 * 8);
-      };
-      int highest = -1000;
-      for (int k = 0; k < 32; ++k) highest = std::max(highest, written_exponent(column(k)) + written_exponent(b(k, j)));
-      double sum = 0;
-      for (int k = 0; k < 32; ++k) sum += kept(static_cast<double>(e4m3_to_float(column(k))) * e4m3_to_float(b(k, j)), highest);
-      sums[row % 8 * 4 + j % 8 / 2][j / 8 * 4 + row / 8 * 2 + j % 2] =
-          sum == 0 ? 0.0f : static_cast<float>(kept(sum, std::ilogb(sum)));
-    }
-  }
-}
-
 }  // namespace
 
 const ThreadPlace& place() { return self().place; }
@@ -380,10 +351,6 @@ void finish(uint64_t pending) {
           sums[l] = own.sums;
           std::memcpy(a[l], own.a, sizeof own.a);
           if (product.rows != 0) load_rows(product.rows, static_cast<int>(first / kWarp % 4 * 16), static_cast<int>(l), a[l]);
-        }
-        if (product.narrow) {
-          multiply_narrow(sums, a, product.n, [&](int k, int j) { return narrow_operand(product.descriptor, k, j); });
-          continue;
         }
         multiply(
             sums, a, product.n, [&](int k, int j) { return operand(product.descriptor, product.across, k, j); }, product.add);

@@ -51,8 +51,7 @@ struct Product {
   bool add = false;
   int n = 0;
   bool across = false;
-  uint64_t rows = 0;    ///< descriptor of 64 rows, instead of a
-  bool narrow = false;  ///< of 32 columns of E4M3
+  uint64_t rows = 0;  ///< descriptor of 64 rows, instead of a
 };
 /// Bytes for shared memory, or zeros, that come when they are waited for; until then there are 0xff.
 struct SharedCopy {
