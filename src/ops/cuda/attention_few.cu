@@ -52,7 +52,7 @@ __device__ uint4 rotate_eight(const uint4& v, const EightRotations& by) {
 __global__ void __launch_bounds__(kScoreThreads)
     few_score_kernel(const AttentionQuery* queries, const bf16* q, const RopeRows rotation, int heads, int dim, float* scores,
                      int64_t stride) {
-  take_turn_alone();  // the next kernel reads keys at once
+  take_turn_alone();                                                // the next kernel reads keys at once
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());  // [heads][kScoreStride]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
