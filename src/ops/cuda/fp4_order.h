@@ -45,12 +45,13 @@ DI_HOST_DEVICE constexpr void spread_arranged_fp4(uint32_t w, uint32_t (&r)[4]) 
   r[2] = (w >> 6 | w << 26) & kFp4Bits;
   r[3] = (w & kFp4Fourth) * kFp4Spread & kFp4Bits;
 }
-/// The same of a word as it comes.
+/// The same of a word as it comes: a product puts a code twice, its sign and the rest where they belong, and nothing overlaps.
 DI_HOST_DEVICE constexpr void spread_fp4(uint32_t w, uint32_t (&r)[4]) {
-  r[0] = (w << 12 & 0x80008000u) | (w << 6 & 0x01c001c0u);
-  r[1] = (w << 8 & 0x80008000u) | (w << 2 & 0x01c001c0u);
-  r[2] = (w << 4 & 0x80008000u) | (w >> 2 & 0x01c001c0u);
-  r[3] = (w & 0x80008000u) | (w >> 6 & 0x01c001c0u);
+  const uint32_t behind = w >> 8;
+  r[0] = (w & 0x000f000fu) * 0x1040u & kFp4Bits;
+  r[1] = (w & 0x00f000f0u) * 0x0104u & kFp4Bits;
+  r[2] = (behind & 0x000f000fu) * 0x1040u & kFp4Bits;
+  r[3] = (behind & 0x00f000f0u) * 0x0104u & kFp4Bits;
 }
 
 /// Rows of a panel, whose codes and scales take the bytes of as many rows as they come; columns of a chunk, of which the last of
