@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/row_math.cuh"
@@ -43,17 +45,36 @@ __global__ void scale_kernel(bf16* x, int64_t count, float factor) {
 }
 
 // One thread a pair.
-__global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int64_t heads, int64_t dim, float sign) {
+// kPairs pairs a thread, which lie in a row of memory.
+template <int kPairs>
+__global__ void rope_kernel(bf16* x, const RopeRows rotation, int64_t count, int heads, int dim, float sign) {
   take_turn();
   const int64_t at = thread_index();
   if (at >= count) return;
-  const int64_t k = at % rotation.pairs;
-  const int64_t head = at / rotation.pairs;
-  const int64_t row = head / heads;
-  const float c = rotation.cos[row * rotation.pairs + k];
-  const float s = sign * rotation.sin[row * rotation.pairs + k];
-  auto* pair = reinterpret_cast<uint32_t*>(x + (head + 1) * dim - 2 * rotation.pairs + 2 * k);
-  *pair = rotate_pair(*pair, c, s);
+  const auto pairs = static_cast<uint32_t>(rotation.pairs);
+  const auto threads = pairs / kPairs;  // of a head
+  const auto head = static_cast<uint32_t>(at / threads);
+  const uint32_t k = (static_cast<uint32_t>(at) - head * threads) * kPairs;
+  const int64_t row = head / static_cast<uint32_t>(heads);
+  using Words = std::conditional_t<kPairs == 4, uint4, uint32_t>;
+  using Factors = std::conditional_t<kPairs == 4, float4, float>;
+  union Rotated {
+    Words all;
+    uint32_t pair[kPairs];
+  };
+  union Angles {
+    Factors all;
+    float pair[kPairs];
+  };
+  auto* place = reinterpret_cast<Words*>(x + (int64_t{head} + 1) * dim - 2 * rotation.pairs + 2 * k);
+  Rotated v;
+  Angles c, s;
+  v.all = *place;
+  c.all = *reinterpret_cast<const Factors*>(rotation.cos + row * pairs + k);
+  s.all = *reinterpret_cast<const Factors*>(rotation.sin + row * pairs + k);
+#pragma unroll
+  for (int i = 0; i < kPairs; ++i) v.pair[i] = rotate_pair(v.pair[i], c.pair[i], sign * s.pair[i]);
+  *place = v.all;
 }
 
 __global__ void pool_kernel(const float* const* kv, const float* const* gate, int64_t count, int64_t dim, bf16* latent) {
@@ -142,7 +163,18 @@ void scale(bf16* x, int64_t count, float factor, LaunchStream& stream) {
 void rope(bf16* x, const RopeRows& rotation, int64_t rows, int64_t heads, int64_t dim, bool inverse, LaunchStream& stream) {
   const int64_t count = rows * heads * rotation.pairs;
   if (count == 0) return;
-  stream.launch(rope_kernel, blocks(count), kThreads, 0, x, rotation, count, heads, dim, inverse ? -1.0f : 1.0f);
+  if (count > INT32_MAX) cuda_failed(__FILE__, __LINE__, "rope", "more than 2^31 pairs");
+  const auto launch = [&](auto kernel, int64_t pairs) {
+    stream.launch(kernel, blocks(count / pairs), kThreads, 0, x, rotation, count / pairs, static_cast<int>(heads),
+                  static_cast<int>(dim), inverse ? -1.0f : 1.0f);
+  };
+  const auto places =
+      reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(rotation.cos) | reinterpret_cast<uintptr_t>(rotation.sin);
+  if (rotation.pairs % 4 == 0 && dim % 8 == 0 && places % 16 == 0) {
+    launch(rope_kernel<4>, 4);
+  } else {
+    launch(rope_kernel<1>, 1);
+  }
 }
 
 void compress_pool(const float* const* kv, const float* const* gate, int64_t groups, int64_t dim, bf16* latent,
