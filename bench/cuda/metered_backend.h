@@ -74,6 +74,8 @@ class MeteredBackend final : public Backend, public cuda::StreamOwner {
   cuda::LaunchStream& stream() override { return owner_->stream(); }
   cuda::Staging& staging() override { return owner_->staging(); }
   const cuda::Recorder& recorder() override { return owner_->recorder(); }
+  /// Steps are cut as the engine's are that are replayed; who measures records them himself.
+  bool replays() const override { return records(); }
   void begin_layer(int64_t layer) override;
 
   void embed(std::span<const int32_t> ids, const Bf16Weight& table, int64_t streams, bf16* x) override;
