@@ -29,9 +29,10 @@ void sparse_attention(const SparseAttentionArgs& args, const AttentionQuery* que
                       const AttentionScratch& scratch, LaunchStream& stream);
 
 /// Of few rows (attention_few.cu), the bits of the above; queries are rotated, and outputs back, if there are pairs. `scores`: as
-/// of AttentionScratch.
+/// of AttentionScratch. `early`: what is read but args.q is there when the kernel before begins to let the next one begin: it has
+/// written nothing else, and taken its turn alone.
 void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
-                          const RopeRows& rotation, float* scores, LaunchStream& stream);
+                          const RopeRows& rotation, float* scores, LaunchStream& stream, bool early = false);
 
 /// Whether attention of many rows may be done by one kernel on warpgroups (attention_wide.cu): of the release's dimensions.
 bool takes_wide_attention(const SparseAttentionArgs& args);

@@ -1,6 +1,6 @@
 // Attention of few rows, where time is what a block waits for: as attention.cu, but 16 heads a block, queries straight from
 // memory into registers, and probabilities made where they are used. Values are found, asked for and widened while others make
-// the scores. The arithmetic is attention_softmax.cuh's.
+// the scores, and keys while others make the queries. The arithmetic is attention_softmax.cuh's.
 
 #include <cmath>
 
@@ -47,24 +47,44 @@ __device__ uint4 rotate_eight(const uint4& v, const EightRotations& by) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// Keys of a block of the list of a row; none of them if there are no more.
+struct ScoreTile {
+  bool in_window = false;
+  int first = 0, keys = 0;
+};
+__device__ ScoreTile score_tile(const AttentionQuery& a, int tile) {
+  const int window = window_of(a);
+  const int window_tiles = (window + kKeys - 1) / kKeys;
+  ScoreTile out;
+  out.in_window = tile < window_tiles;
+  out.first = out.in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
+  out.keys = max(min(kKeys, (out.in_window ? window : count_of(a)) - out.first), 0);
+  return out;
+}
+
 // scores [rows][heads][stride]. Grid: key tiles, those of the window first; rows; groups of heads. Warp: a quarter of each 512
-// dims.
+// dims. `early`: keys are there before the kernel's turn.
 __global__ void __launch_bounds__(kScoreThreads)
     few_score_kernel(const AttentionQuery* queries, const bf16* q, const RopeRows rotation, int heads, int dim, float* scores,
-                     int64_t stride) {
-  take_turn_alone();                                                // the next kernel reads keys at once
+                     int64_t stride, bool early) {
+  if (early) let_next_begin();
   auto* parts = reinterpret_cast<float*>(dynamic_shared<uint4>());  // [heads][kScoreStride]
   const int64_t r = blockIdx.y;
   const AttentionQuery& a = queries[r];
-  const int window = window_of(a);
-  const int count = count_of(a);
-  const int window_tiles = (window + kKeys - 1) / kKeys;
-  const int tiles = window_tiles + (count - window + kKeys - 1) / kKeys;
-  const auto tile = static_cast<int>(blockIdx.x);
-  if (tile >= tiles) return;
-  const bool in_window = tile < window_tiles;
-  const int first = in_window ? tile * kKeys : window + (tile - window_tiles) * kKeys;
-  const int keys = min(kKeys, (in_window ? window : count) - first);
+  const int first_dims = static_cast<int>(threadIdx.x) / kWarp * kScoreDims;
+  ScoreTile tile;
+  KeyPiece piece;
+  if (early) {
+    tile = score_tile(a, static_cast<int>(blockIdx.x));
+    if (tile.keys > 0) load_keys(a, tile.in_window, tile.first, tile.keys, first_dims, dim, piece);
+  }
+  wait_for_earlier();
+  if (!early) {
+    let_next_begin();  // now: the next kernel reads keys at once
+    tile = score_tile(a, static_cast<int>(blockIdx.x));
+  }
+  const auto [in_window, first, keys] = tile;
+  if (keys == 0) return;
   const int first_head = static_cast<int>(blockIdx.z) * kHeads;
   const int own_heads = min(kHeads, heads - first_head);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -85,8 +105,7 @@ __global__ void __launch_bounds__(kScoreThreads)
             h < own_heads && column < dim ? load_again(q + (r * heads + first_head + h) * dim + column) : make_uint4(0, 0, 0, 0);
       }
     }
-    KeyPiece piece;
-    load_keys(a, in_window, first, keys, d, dim, piece);
+    if (begin > 0 || !early) load_keys(a, in_window, first, keys, d, dim, piece);
     if (d + kScoreDims > dim - 2 * rotation.pairs && rotation.pairs > 0) {
 #pragma unroll
       for (int slot = 0; slot < kScoreSlots; ++slot) {
@@ -267,7 +286,7 @@ __global__ void __launch_bounds__(kValueThreads, 2)
 }  // namespace
 
 void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery* queries, int64_t longest,
-                          const RopeRows& rotation, float* scores, LaunchStream& stream) {
+                          const RopeRows& rotation, float* scores, LaunchStream& stream, bool early) {
   const auto heads = static_cast<int>(args.heads);
   const auto dim = static_cast<int>(args.dim);
   const int64_t stride = padded_keys(longest);
@@ -275,8 +294,8 @@ void sparse_attention_few(const SparseAttentionArgs& args, const AttentionQuery*
   const auto rows = static_cast<unsigned>(args.queries.size());
   const auto tiles = static_cast<unsigned>((longest + kKeys - 1) / kKeys + 1);  // the window's last one may be short
   stream.launch(few_score_kernel, dim3(tiles, rows, groups), kScoreThreads,
-                static_cast<size_t>(kHeads * kScoreStride) * sizeof(float), queries, args.q, rotation, heads, dim, scores,
-                stride);
+                static_cast<size_t>(kHeads * kScoreStride) * sizeof(float), queries, args.q, rotation, heads, dim, scores, stride,
+                early);
   const auto values = [&](auto kernel, int dims, int bytes) {
     if (bytes > kMostShared) cuda_failed(__FILE__, __LINE__, "sparse_attention", "too many keys for a block's shared memory");
     stream.launch(kernel, dim3(static_cast<unsigned>((dim + dims - 1) / dims), rows, groups), kValueThreads,

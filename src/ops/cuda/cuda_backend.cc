@@ -162,7 +162,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       float* parts = split_room(args);
       if (launches("linear_fp8", args, outputs.first(count), scratch, parts)) {
         if (takes_streamed(args, cuda::WeightFormat::kFp8)) {
+          args.alone = args.output_count == 1;
           cuda::multiply_fp8_quantized_streamed(args, *launches_);
+          if (args.alone && launches_ == &main_) written_alone_ = {outputs[0].y, main_.launched()};
         } else if (takes_split(args)) {
           cuda::multiply_fp8_quantized_split(args, scratch, parts, *launches_);
         } else if (takes_few(args)) {
@@ -309,7 +311,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                             scratch.scores, scratch.weights, scratch.totals, wide, rotation.cos, rotation.sin, rotation.pairs)) {
       return;
     }
-    if (has_few(args)) return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_);
+    if (has_few(args)) {
+      // What else it reads was there before the queries.
+      const bool early = launches_ == &main_ && args.q == written_alone_.data && main_.launched() == written_alone_.launched;
+      return cuda::sparse_attention_few(args, list, longest, rotation, scratch.scores, *launches_, early);
+    }
     if (wide) return cuda::sparse_attention_wide(args, list, *launches_);
     cuda::sparse_attention(args, list, longest, scratch, *launches_);
   }
@@ -535,6 +541,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::LaunchStream main_, side_, ahead_;
   cuda::LaunchStream* launches_ = &main_;  ///< where operators go
   bool joins_ = false;                     ///< something is beside
+  /// The last that a kernel of the main stream wrote that took its turn alone, and LaunchStream::launched behind it.
+  struct {
+    const void* data = nullptr;
+    int64_t launched = -1;
+  } written_alone_;
   cuda::Staging staging_;
   cuda::Recorder recorder_;
   cuda::TableCache tables_;

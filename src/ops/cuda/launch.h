@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "ops/cuda/cuda_check.h"
@@ -24,6 +25,8 @@ class LaunchStream {
   bool overlaps() const { return overlaps_; }
   /// The next kernel begins when everything before it is over: it follows something other than one kernel, such as an event.
   void order_fully() { ordered_fully_ = true; }
+  /// Kernels so far.
+  int64_t launched() const { return launched_; }
 
   template <typename... Parameters, typename... Arguments>
   void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, Arguments&&... arguments) {
@@ -41,6 +44,7 @@ class LaunchStream {
     config.attrs = &attribute;
     config.numAttrs = overlaps_ && !std::exchange(ordered_fully_, false) ? 1 : 0;
     DI_CUDA(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...));
+    ++launched_;
   }
 
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
@@ -56,6 +60,7 @@ class LaunchStream {
   cudaStream_t stream_;
   bool overlaps_;
   bool ordered_fully_ = true;
+  int64_t launched_ = 0;
 };
 
 }  // namespace deepinfer::cuda

@@ -124,7 +124,7 @@ class Quads {
 template <WeightFormat kFormat>
 __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
     streamed_kernel(const __grid_constant__ ProductArgs args, const __grid_constant__ StreamGrid grid) {
-  let_next_begin();
+  if (!args.alone) let_next_begin();
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr bool kQuantize = kFormat == WeightFormat::kFp8;
   auto* memory = dynamic_shared<uint8_t>();
@@ -144,6 +144,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
   RingRequests<kFormat> requests;
   requests.begin(ring, lane, quads);
   wait_for_earlier();
+  if (args.alone) let_next_begin();
 
   const StreamLayout layout = layout_of(grid, rows, columns);
   const auto segments = static_cast<uint32_t>(grid.segments);
