@@ -18,6 +18,7 @@
 #include "ops/cuda/index.h"
 #include "ops/cuda/kernel_choices.h"
 #include "ops/cuda/products.h"
+#include "ops/cuda/products_dealt.h"
 #include "ops/cuda/recorder.h"
 #include "ops/cuda/route_few.h"
 #include "ops/cuda/row_ops.h"
@@ -161,10 +162,14 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
       args.room = widened_.get<bf16>(cuda::widened_weights(args));
       float* parts = split_room(args);
       if (launches("linear_fp8", args, outputs.first(count), scratch, parts)) {
-        if (takes_streamed(args, cuda::WeightFormat::kFp8)) {
-          args.alone = args.output_count == 1;
+        // Of one output: nothing before it is under way when what reads it begins.
+        args.alone = args.output_count == 1 && launches_ == &main_;
+        if (takes_dealt(args)) {
+          cuda::multiply_fp8_dealt(args, true, *launches_);
+          if (args.alone) written_alone_ = {outputs[0].y, main_.launched()};
+        } else if (takes_streamed(args, cuda::WeightFormat::kFp8)) {
           cuda::multiply_fp8_quantized_streamed(args, *launches_);
-          if (args.alone && launches_ == &main_) written_alone_ = {outputs[0].y, main_.launched()};
+          if (args.alone) written_alone_ = {outputs[0].y, main_.launched()};
         } else if (takes_split(args)) {
           cuda::multiply_fp8_quantized_split(args, scratch, parts, *launches_);
         } else if (takes_few(args)) {
@@ -195,6 +200,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     float* parts = split_room(args);
     const LinearOutput output{wo_a, y};
     if (!launches("output_lora", args, {&output, 1}, scratch, parts)) return;
+    if (takes_dealt(args)) return cuda::multiply_fp8_dealt(args, false, *launches_);
     if (takes_split(args)) return cuda::multiply_fp8_split(args, parts, *launches_);
     if (takes_few(args)) return cuda::multiply_fp8_few(args, *launches_);
     cuda::multiply_fp8(args, scratch, *launches_);
@@ -459,6 +465,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     return features_.few_rows && static_cast<int64_t>(args.queries.size()) <= cuda::kFewQueries;
   }
   bool takes_few(const cuda::ProductArgs& args) const { return features_.few_rows && cuda::takes_few_products(args); }
+  bool takes_dealt(const cuda::ProductArgs& args) const { return features_.few_rows && cuda::takes_dealt_products(args); }
   bool takes_streamed(const cuda::ProductArgs& args, cuda::WeightFormat format) const {
     return features_.few_rows && cuda::takes_streamed_products(args, format);
   }

@@ -12,7 +12,9 @@ std::vector<KernelChoice> kernel_choices(const CudaFeatures& features) {
                             : "from 17") +
            (features.widened ? "; wgmma bf16, weights widened before, tiles of 96 to 192, from 1536 (3072 if rows are long)"
                              : "") +
-           (features.few_rows ? "; weights by a ring a warp, up to 2; smaller panels, weights asked for ahead, up to 16" : "") +
+           (features.few_rows ? "; mma fp16, equal shares of all warps, by a ring each, up to 2; smaller panels, weights asked "
+                                "for ahead, up to 16"
+                              : "") +
            (features.split ? "; mma bf16, a segment of the columns a block, from 9 to 256" : "")},
       {"linear_bf16, markov_logits", std::string("mma bf16, tiles of 8, 16 and 32 rows, of 64 in shared memory from 49") +
                                          (features.staged ? "; wgmma bf16 from 512" : "")},

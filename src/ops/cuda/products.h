@@ -31,7 +31,7 @@ struct ProductArgs {
   bool widened = false;     ///< weights may be widened before they are multiplied (CudaFeatures::widened)
   bf16* room = nullptr;     ///< for widened_weights of them, or ordered_bf16_room
   int64_t fetch_bytes = 0;  ///< of its weights that a block asks for while it waits for its turn, at most
-  bool alone = false;       ///< streamed: nothing before it is under way when the next kernel begins (take_turn_alone)
+  bool alone = false;       ///< streamed, dealt: nothing before it is under way when the next kernel begins (take_turn_alone)
 };
 
 /// How the rows of a product are cut for the kernels of products_staged.cu.

@@ -141,9 +141,11 @@ TEST(LaunchRules, SharedMemoryOfBothKindsIsNotOverlaid) {
 // Kernels are compiled for the host, too (tests/ops/cuda/emulated), which has other definitions of what is written in assembler.
 TEST(LaunchRules, InstructionsAndSharedMemoryHaveNames) {
   for (const auto& path : sources()) {
-    static const std::set<std::string> kInstructions = {"attention_instructions.cuh", "chosen_lane.cuh",  "instructions.cuh",
-                                                        "streamed_instructions.cuh",  "warpgroup.cuh",    "warpgroup_shared.cuh",
-                                                        "warpgroup_rows.cuh",         "launch_order.cuh", "ready.cuh"};
+    static const std::set<std::string> kInstructions = {
+        "attention_instructions.cuh", "chosen_lane.cuh",         "instructions.cuh",
+        "streamed_instructions.cuh",  "warpgroup.cuh",           "warpgroup_shared.cuh",
+        "warpgroup_rows.cuh",         "launch_order.cuh",        "ready.cuh",
+        "fp16_instructions.cuh",      "cluster_instructions.cuh"};
     if (kInstructions.contains(path.filename())) continue;
     const std::string text = read(path);
     for (const char* word : {"asm volatile", "asm(", "extern __shared__"})

@@ -77,6 +77,7 @@ struct Fiber {
   Context context;
   ThreadPlace place;
   bool ended = false;
+  uint64_t cluster_turn = 0;
   std::vector<Product> open;
   std::deque<std::vector<Product>> groups;
   std::vector<SharedCopy> open_copies;
@@ -89,9 +90,15 @@ struct Gathering {
   void* arguments[kWarp] = {};
 };
 
+constexpr size_t kBarriers = 16;  // of a block
+
+// Or the blocks of a cluster, one behind the other.
 struct Block {
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Gathering> warps, barriers;
+  size_t threads = 0;  // of one
+  size_t cluster_arrived = 0;
+  uint64_t cluster_turns = 0;
   std::unordered_map<const void*, std::vector<std::vector<SharedCopy>>> attached;  // by barrier
   std::unordered_map<const void*, std::vector<SharedCopy>> bulk;                   // likewise
   Context outside;
@@ -100,7 +107,7 @@ struct Block {
   uint64_t turns_without_progress = 0;
   std::vector<uint8_t> memory;
   uint8_t* shared = nullptr;
-  uint64_t shared_bytes = 0;
+  uint64_t shared_bytes = 0, shared_step = 0;  // from one block's to the next
   const FunctionRef<void()>* body = nullptr;
 };
 
@@ -112,6 +119,7 @@ Block* block = nullptr;  // the one that runs
 }
 
 Fiber& self() { return *block->fibers[block->current]; }
+size_t rank() { return block->current / block->threads; }
 
 // Among `count` fibers from `first` on.
 size_t next_fiber(size_t first, size_t count) {
@@ -185,27 +193,33 @@ float operand(uint64_t descriptor, bool across, int k, int n) {
 const ThreadPlace& place() { return self().place; }
 int lane() { return static_cast<int>(place().thread.x) % kWarp; }
 
-void run(const Place& grid, unsigned threads, uint64_t shared_bytes, FunctionRef<void()> body) {
+void run(const Place& grid, unsigned threads, uint64_t shared_bytes, unsigned cluster, FunctionRef<void()> body) {
   constexpr size_t kStackBytes = 128 << 10;
   // Kept from launch to launch; one launch runs at a time.
   static auto& stacks = *new std::vector<std::unique_ptr<uint8_t[]>>;
-  while (stacks.size() < threads) stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
+  const unsigned all_threads = threads * cluster;
+  while (stacks.size() < all_threads) stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
   Block own;
-  for (unsigned t = 0; t < threads; ++t) own.fibers.push_back(std::make_unique<Fiber>());
+  for (unsigned t = 0; t < all_threads; ++t) own.fibers.push_back(std::make_unique<Fiber>());
   own.body = &body;
+  own.threads = threads;
   own.shared_bytes = shared_bytes;
-  for (unsigned i = 0; i < grid.x * grid.y * grid.z; ++i) {
+  own.shared_step = (shared_bytes + kSharedBase - 1) / kSharedBase * kSharedBase;
+  if (cluster > 1 && (threads % kWarp != 0 || grid.x % cluster != 0)) fail("a cluster of broken warps, or a part of one");
+  for (unsigned i = 0; i < grid.x * grid.y * grid.z; i += cluster) {
     block = &own;
-    own.memory.assign(shared_bytes + kSharedBase, 0xff);
+    own.memory.assign(own.shared_step * cluster + kSharedBase, 0xff);
     own.shared = own.memory.data() + (kSharedBase - reinterpret_cast<uintptr_t>(own.memory.data()) % kSharedBase) % kSharedBase;
-    own.warps.assign((threads + kWarp - 1) / kWarp, {});
-    own.barriers.assign(16, {});
-    own.running = threads;
+    own.warps.assign((all_threads + kWarp - 1) / kWarp, {});
+    own.barriers.assign(kBarriers * cluster, {});
+    own.running = all_threads;
     own.current = 0;
-    for (unsigned t = 0; t < threads; ++t) {
+    for (unsigned t = 0; t < all_threads; ++t) {
       Fiber& fiber = *own.fibers[t];
       fiber.ended = false;
-      fiber.place = {{t, 0, 0}, {i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y}, {threads, 1, 1}, grid};
+      const unsigned number = i + t / threads;
+      fiber.place = {
+          {t % threads, 0, 0}, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y}, {threads, 1, 1}, grid};
       fiber.context.prepare(stacks[t].get(), kStackBytes);
     }
     own.outside.change_to(own.fibers[0]->context);
@@ -213,15 +227,29 @@ void run(const Place& grid, unsigned threads, uint64_t shared_bytes, FunctionRef
   }
 }
 
-uint8_t* shared_memory() { return block->shared; }
+uint8_t* shared_memory() { return block->shared + rank() * block->shared_step; }
 uint32_t shared_address(const void* p) {
-  const auto offset = static_cast<uint64_t>(static_cast<const uint8_t*>(p) - block->shared);
+  const auto offset = static_cast<uint64_t>(static_cast<const uint8_t*>(p) - shared_memory());
   if (offset > block->shared_bytes) fail("an address that is not in shared memory");
   return kSharedBase + static_cast<uint32_t>(offset);
 }
 const uint8_t* shared_at(uint32_t address, uint32_t bytes) {
   if (address < kSharedBase || address - kSharedBase + bytes > block->shared_bytes) fail("a step over the end of shared memory");
-  return block->shared + (address - kSharedBase);
+  return shared_memory() + (address - kSharedBase);
+}
+uint32_t shared_of(uint32_t address, uint32_t rank) {
+  if (rank >= block->fibers.size() / block->threads) fail("a block that is not in the cluster");
+  return address | (rank + 1) << 24;
+}
+uint8_t* shared_of_cluster(uint32_t address, uint32_t bytes) {
+  const uint32_t at = address & 0xffffff;
+  if (address >> 24 == 0 || at < kSharedBase || at - kSharedBase + bytes > block->shared_bytes)
+    fail("a step over the end of a cluster's shared memory");
+  const size_t first = ((address >> 24) - 1) * block->threads;
+  bool there = false;
+  for (size_t t = first; t < first + block->threads; ++t) there = there || !block->fibers[t]->ended;
+  if (!there) fail("shared memory of a block that has ended");
+  return block->shared + ((address >> 24) - 1) * block->shared_step + (at - kSharedBase);
 }
 
 void wait_until(FunctionRef<bool()> done) {
@@ -229,7 +257,14 @@ void wait_until(FunctionRef<bool()> done) {
   block->turns_without_progress = 0;
 }
 void block_barrier(int number, int threads) {
-  gather(block->barriers[static_cast<size_t>(number)], threads, false, [] {});
+  gather(block->barriers[rank() * kBarriers + static_cast<size_t>(number)], threads, false, [] {});
+}
+void cluster_arrive() {
+  self().cluster_turn = block->cluster_turns;
+  if (++block->cluster_arrived == block->fibers.size()) block->cluster_arrived = 0, ++block->cluster_turns;
+}
+void cluster_wait() {
+  wait_until([] { return block->cluster_turns != self().cluster_turn; });
 }
 void with_warp(void* argument, FunctionRef<void(void* const*)> once) {
   Gathering& warp = block->warps[block->current / kWarp];

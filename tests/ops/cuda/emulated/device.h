@@ -1,7 +1,8 @@
 #pragma once
 
 // A GPU's thread blocks on one thread of the host: every thread of a block is a fiber, and gives way where it would wait for
-// others. Blocks of a grid run one after the other. What a warp does as one is done once, when its last lane arrives. Shared
+// others. Blocks of a grid run one after the other, those of a
+// cluster together. What a warp does as one is done once, when its last lane arrives. Shared
 // memory is not a number before it is written.
 //
 // Products of warpgroups are computed when they are waited for, not when they are issued: operands that are overwritten too early
@@ -23,19 +24,25 @@ struct ThreadPlace {
 const ThreadPlace& place();
 int lane();
 
-/// `body` once for every thread of every block.
-void run(const Place& grid, unsigned threads, uint64_t shared_bytes, FunctionRef<void()> body);
+/// `body` once for every thread of every block; `cluster` of them, which follow each other along x, run side by side.
+void run(const Place& grid, unsigned threads, uint64_t shared_bytes, unsigned cluster, FunctionRef<void()> body);
 
 /// The block's, at a multiple of 1024.
 uint8_t* shared_memory();
 /// Of the shared window; aborts where there is none.
 uint32_t shared_address(const void* p);
 const uint8_t* shared_at(uint32_t address, uint32_t bytes);
+/// The same place in block `rank` of the cluster, and where that is.
+uint32_t shared_of(uint32_t address, uint32_t rank);
+uint8_t* shared_of_cluster(uint32_t address, uint32_t bytes);
 
 /// Gives way until it is true; aborts if that never happens.
 void wait_until(FunctionRef<bool()> done);
 /// Barrier `number` of `threads` threads of the block.
 void block_barrier(int number, int threads);
+/// All threads of a cluster, in two steps.
+void cluster_arrive();
+void cluster_wait();
 /// `once` with the arguments of all 32 lanes of the warp, when all are there.
 void with_warp(void* argument, FunctionRef<void(void* const*)> once);
 

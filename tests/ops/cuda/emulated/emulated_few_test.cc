@@ -9,6 +9,7 @@
 
 #include "ops/cuda/experts.h"
 #include "ops/cuda/products.h"
+#include "ops/cuda/products_dealt.h"
 #include "ops/op_inputs.h"
 #include "ops/top_k.h"
 
@@ -33,6 +34,7 @@ struct Shape {
   std::vector<int64_t> outs;
   int64_t groups = 1;
   bool streamed = false;
+  bool dealt = streamed;
 };
 
 // Scales that need two factors, too, and columns whose values cancel.
@@ -44,16 +46,21 @@ Fp8Matrix hostile_matrix(Random& random, int64_t out, int64_t in) {
 
 class FewFp8Products : public ::testing::TestWithParam<Shape> {};
 
-TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
-  const Shape& shape = GetParam();
+void expect_bits_of_any_number(const Shape& shape, bool hostile) {
   Random random(7);
   LaunchStream stream(nullptr, false);
   std::vector<Fp8Matrix> weights;
-  for (int64_t out : shape.outs) weights.push_back(hostile_matrix(random, out, shape.in));
+  for (int64_t out : shape.outs)
+    weights.push_back(hostile ? hostile_matrix(random, out, shape.in) : Fp8Matrix(random, out, shape.in));
   const int64_t width = shape.groups * shape.in;
   const bool grouped = shape.groups > 1;  // output_lora's inputs are used as they are
   std::vector<bf16> x = testing::activations(random, 16, width);
   for (size_t i = 0; i < x.size(); i += 5) x[i] = bf16{};
+  // Groups of scales of very different sizes, whole groups of zeros.
+  for (size_t i = 0; hostile && i < x.size(); ++i) {
+    const int far[] = {0, -4, 0, -12, -17, 2, 0, -30, -200};
+    x[i] = to_bf16(std::ldexp(to_float(x[i]), far[i / 32 % 31 % 9]));
+  }
   std::vector<bf16> scratch(static_cast<size_t>(cuda::fp8_scratch(16, shape.groups, shape.in)));
   for (int64_t rows : kCounts) {
     SCOPED_TRACE(rows);
@@ -71,30 +78,45 @@ TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) {
     args.x = x.data();
     const bool streamed = cuda::takes_streamed_products(args, WeightFormat::kFp8);
     ASSERT_EQ(streamed, shape.streamed && rows <= 2);
-    if (!streamed && !cuda::takes_few_products(args)) continue;
+    const bool dealt = cuda::takes_dealt_products(args);
+    EXPECT_EQ(dealt, shape.dealt && rows <= 2);
+    if (!dealt && !streamed && !cuda::takes_few_products(args)) continue;
     if (grouped) {
       cuda::multiply_fp8(args, scratch.data(), stream);
     } else {
       cuda::multiply_fp8_quantized(args, scratch.data(), stream);
     }
     for (int i = 0; i < args.output_count; ++i) args.outputs[i].y = got[static_cast<size_t>(i)].data();
+    if (dealt) {
+      cuda::multiply_fp8_dealt(args, !grouped, stream);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_TRUE(same_bits(want[i], got[i])) << "dealt, output " << i;
+        std::fill(got[i].begin(), got[i].end(), bf16{});
+      }
+    }
     if (streamed) {
       cuda::multiply_fp8_quantized_streamed(args, stream);
-    } else if (grouped) {
+    } else if (grouped && cuda::takes_few_products(args)) {
       cuda::multiply_fp8_few(args, stream);
-    } else {
+    } else if (cuda::takes_few_products(args)) {
       cuda::multiply_fp8_quantized_few(args, scratch.data(), stream);
+    } else {
+      continue;
     }
     for (size_t i = 0; i < want.size(); ++i) ASSERT_TRUE(same_bits(want[i], got[i])) << "output " << i;
   }
 }
+
+TEST_P(FewFp8Products, HaveTheBitsOfAnyNumber) { expect_bits_of_any_number(GetParam(), false); }
+TEST_P(FewFp8Products, OfAnyScaleHaveTheBitsOfAnyNumber) { expect_bits_of_any_number(GetParam(), true); }
 
 // Partial panels, segments and groups; small ones, and those of more panels than blocks have teams.
 INSTANTIATE_TEST_SUITE_P(Shapes, FewFp8Products,
                          ::testing::Values(Shape{32, {5}}, Shape{96, {16, 17, 33}}, Shape{512, {48}}, Shape{544, {40, 3}},
                                            Shape{5120, {64, 32}}, Shape{8192, {32}}, Shape{12320, {20}}, Shape{256, {128}, 2},
                                            Shape{1056, {72}, 3}, Shape{128, {12'300}, 1, true}, Shape{1280, {8'005, 40}, 1, true},
-                                           Shape{8192, {520}, 1, true}, Shape{12'416, {336, 5}, 1, true}),
+                                           Shape{8192, {520}, 1, true}, Shape{12'416, {336, 5}, 1, true},
+                                           Shape{4096, {1024}, 8, false, true}),
                          [](const auto& param) {
                            return fmt::format("{}_{}x{}", param.param.groups, fmt::join(param.param.outs, "_"), param.param.in);
                          });
@@ -152,17 +174,22 @@ TEST(FewProducts, AreNotTakenForManyRowsOrOddShapes) {
   args.outputs[0].weight = {nullptr, nullptr, 12'288, 5120};
   EXPECT_FALSE(cuda::takes_few_products(args));
   EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_dealt_products(args));
   args.rows = 2;
   EXPECT_TRUE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
   EXPECT_TRUE(cuda::takes_streamed_products(args, WeightFormat::kBf16));
+  EXPECT_TRUE(cuda::takes_dealt_products(args));
   args.outputs[0].weight.in = 5152;
   EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_dealt_products(args));
   args.outputs[0].weight.in = 5120;
   args.outputs[0].weight.scales = reinterpret_cast<const uint8_t*>(uintptr_t{2});
   EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_dealt_products(args));
   args.outputs[0].weight.scales = nullptr;
   args.groups = 12'288 / 24;
   EXPECT_FALSE(cuda::takes_streamed_products(args, WeightFormat::kFp8));
+  EXPECT_FALSE(cuda::takes_dealt_products(args));
 }
 
 struct Choices {

@@ -29,6 +29,7 @@ constexpr int kDevice = 1;                         // the one of compute capabil
 constexpr size_t kTotalBytes = size_t{139} << 30;  // as much as there is of the largest, and nothing until it is touched
 constexpr size_t kSharedOfAll = 40 << 10;          // 48 with what kernels declare themselves, whose size is not known here
 constexpr size_t kMostShared = 227 << 10;
+constexpr int kMostCluster = 8;
 
 [[noreturn]] void refuse(const char* call, const char* why) {
   std::fprintf(stderr, "emulated CUDA: %s: %s\n", call, why);
@@ -84,6 +85,7 @@ struct Runtime {
   int running = 0;  // operations, one in the other; the device's memory is there
   std::vector<Stream*> streams;
   std::map<const void*, size_t> shared;  // that kernels may ask for
+  std::map<const void*, unsigned> cluster;
   std::map<std::thread::id, Capture*> captures;
   uint64_t random = 0x9e3779b97f4a7c15;
 };
@@ -259,11 +261,18 @@ cudaError_t release(void* data, bool pinned, const char* call) {
 
 }  // namespace
 
-void allow_shared_memory(const void* kernel, int bytes) {
+void set_attribute(const void* kernel, int attribute, int value) {
   const Lock lock(runtime().mutex);
   if (!runtime().streams.empty()) check_device("cudaFuncSetAttribute");
-  if (static_cast<size_t>(bytes) > kMostShared) refuse("cudaFuncSetAttribute", "more shared memory than there is");
-  runtime().shared[kernel] = static_cast<size_t>(bytes);
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    if (static_cast<size_t>(value) > kMostShared) refuse("cudaFuncSetAttribute", "more shared memory than there is");
+    runtime().shared[kernel] = static_cast<size_t>(value);
+  } else if (attribute == cudaFuncAttributeRequiredClusterWidth) {
+    if (value < 1 || value > kMostCluster) refuse("cudaFuncSetAttribute", "more blocks than every device runs side by side");
+    runtime().cluster[kernel] = static_cast<unsigned>(value);
+  } else if (value != 1) {
+    refuse("cudaFuncSetAttribute", "an attribute or a value that is not known");
+  }
 }
 
 void launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread) {
@@ -277,9 +286,12 @@ void launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<
   const auto allowed = runtime().shared.find(kernel);
   if (config.dynamicSmemBytes > (allowed == runtime().shared.end() ? kSharedOfAll : std::max(allowed->second, kSharedOfAll)))
     refuse("cudaLaunchKernelEx", "more shared memory than was asked for");
+  const auto known = runtime().cluster.find(kernel);
+  const unsigned cluster = known == runtime().cluster.end() ? 1 : known->second;
+  if (grid.x % cluster != 0) refuse("cudaLaunchKernelEx", "a part of a cluster");
   put("cudaLaunchKernelEx", config.stream,
-      [grid, threads = block.x, shared = config.dynamicSmemBytes, thread = std::move(thread)] {
-        run({grid.x, grid.y, grid.z}, threads, shared, thread);
+      [grid, threads = block.x, shared = config.dynamicSmemBytes, cluster, thread = std::move(thread)] {
+        run({grid.x, grid.y, grid.z}, threads, shared, cluster, thread);
       });
 }
 

@@ -174,7 +174,13 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault
 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
-enum { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaLaunchAttributeProgrammaticStreamSerialization };
+enum {
+  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributeRequiredClusterWidth,
+  cudaFuncAttributeRequiredClusterHeight,
+  cudaFuncAttributeRequiredClusterDepth,
+  cudaLaunchAttributeProgrammaticStreamSerialization
+};
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2, cudaEventBlockingSync = 1, cudaHostAllocPortable = 1 };
 struct cudaDeviceProp {
   char name[256];
@@ -234,12 +240,12 @@ cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const
                                  cudaMemcpyAttributes* attributes, size_t* firsts, size_t attribute_count, cudaStream_t stream);
 
 namespace deepinfer::emulated {
-void allow_shared_memory(const void* kernel, int bytes);
+void set_attribute(const void* kernel, int attribute, int value);
 void launch(const cudaLaunchConfig_t& config, const void* kernel, std::function<void()> thread);
 }  // namespace deepinfer::emulated
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel kernel, int /*attribute*/, int value) {
-  deepinfer::emulated::allow_shared_memory(reinterpret_cast<const void*>(kernel), value);
+cudaError_t cudaFuncSetAttribute(Kernel kernel, int attribute, int value) {
+  deepinfer::emulated::set_attribute(reinterpret_cast<const void*>(kernel), attribute, value);
   return cudaSuccess;
 }
 template <typename... Parameters, typename... Arguments>
