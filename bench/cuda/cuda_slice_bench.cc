@@ -67,10 +67,12 @@ class SliceBench {
 
   void run(std::span<const std::unique_ptr<SequenceState>> states, int64_t rows_each, bool logits);
   void take_back(std::span<const std::unique_ptr<SequenceState>> states, int64_t length);
-  std::vector<MeteredBackend::Piece> timed_runs(const std::function<void()>& run, MeteredBackend::Marks marks, int warm,
-                                                int count, double* us);
+  std::vector<MeteredBackend::Piece> timed_runs(
+      const std::function<void()>& run, MeteredBackend::Marks marks, int warm, int count, double* us,
+      const std::function<void()>& ready = [] {});
   std::vector<MeteredBackend::Piece> replayed(const Pass& pass, MeteredBackend::Marks marks, double* us);
-  Figures measure(const Pass& pass, bool with_operators, bool as_graph);
+  Figures measure(
+      const Pass& pass, bool with_operators, bool as_graph, const Pass& ready = [] {});
   void print_layers(const std::string& name, const Figures& f, int64_t rows, const BenchConditions& conditions);
   void print_operators(const std::string& name, const Figures& f, const BenchConditions& conditions);
   void print_spans(std::vector<DeviceSpan> spans, const BenchConditions& of);
@@ -121,13 +123,14 @@ void SliceBench::take_back(std::span<const std::unique_ptr<SequenceState>> state
   }
 }
 
-// Median of each piece over `count` runs, after `warm` that do not count; *us is that of the whole.
+// Median of each piece over `count` runs, after `warm` that do not count; *us is that of the whole. `ready`: before each run.
 std::vector<MeteredBackend::Piece> SliceBench::timed_runs(const std::function<void()>& run, MeteredBackend::Marks marks, int warm,
-                                                          int count, double* us) {
+                                                          int count, double* us, const std::function<void()>& ready) {
   std::vector<std::vector<double>> times;
   std::vector<MeteredBackend::Piece> pieces;
   std::vector<double> whole;
   for (int i = -warm; i < count; ++i) {
+    ready();
     backend_->memory().synchronize();
     const double start = now();
     run();
@@ -155,8 +158,10 @@ std::vector<MeteredBackend::Piece> SliceBench::replayed(const Pass& pass, Metere
   return pieces;
 }
 
-SliceBench::Figures SliceBench::measure(const Pass& pass, bool with_operators, bool as_graph) {
+// `ready`: what a pass needs that is no part of it.
+SliceBench::Figures SliceBench::measure(const Pass& pass, bool with_operators, bool as_graph, const Pass& ready) {
   Figures f;
+  ready();
   backend_->begin_count();
   pass();
   f.calls = backend_->end_count();
@@ -167,7 +172,7 @@ SliceBench::Figures SliceBench::measure(const Pass& pass, bool with_operators, b
           backend_->set_marks(marks);
           pass();
         },
-        marks, 0, 3, us);
+        marks, 0, 3, us, ready);
     backend_->set_marks(MeteredBackend::Marks::kNone);
     return pieces;
   };
@@ -308,17 +313,16 @@ void SliceBench::prefill() {
   for (const int64_t context : options_.chunk_contexts) {
     for (const int64_t chunk : options_.chunks) {
       States states;
-      const Pass pass = [&] {
-        // A chunk cannot be taken back: each pass has a new sequence.
-        states = slice_->sequences(1, context, chunk);
-        run(states, chunk, true);
-      };
-      const Figures f = measure(pass, true, false);
+      // A chunk cannot be taken back: each pass has a new sequence, which a server has before its turn comes.
+      const Pass ready = [&] { states = slice_->sequences(1, context, chunk); };
+      const Pass pass = [&] { run(states, chunk, true); };
+      const Figures f = measure(pass, true, false, ready);
       const BenchConditions conditions = {{"chunk", text(chunk)}, {"context", text(context)}};
       print_layers("prefill", f, chunk, conditions);
       print_operators("prefill", f, conditions);
       project(f, chunk, "prefill", conditions);
       if (!options_.list) continue;
+      ready();
       auto spans = record_device([&] {
         pass();
         backend_->memory().synchronize();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace deepinfer {
 
@@ -31,7 +32,19 @@ RopeTable::RopeTable(const ModelConfig& config, bool compressed) {
   }
 }
 
-void RopeTable::fill(int64_t position, float* cos, float* sin) const {
+void RopeTable::fill(int64_t position, float* cos, float* sin) {
+  const size_t n = frequencies_.size();
+  if (position < 0 || position >= kKeptPositions || n == 0) return compute(position, cos, sin);
+  if (kept_.empty()) kept_.resize(static_cast<size_t>(kKeptPositions / kBlock));
+  std::vector<float>& block = kept_[static_cast<size_t>(position / kBlock)];
+  if (block.empty()) block.resize(static_cast<size_t>(kBlock) * 2 * n, std::numeric_limits<float>::quiet_NaN());
+  float* row = block.data() + static_cast<size_t>(position % kBlock) * 2 * n;
+  if (std::isnan(row[0])) compute(position, row, row + n);
+  std::copy_n(row, n, cos);
+  std::copy_n(row + n, n, sin);
+}
+
+void RopeTable::compute(int64_t position, float* cos, float* sin) const {
   for (size_t k = 0; k < frequencies_.size(); ++k) {
     const float angle = static_cast<float>(position) * frequencies_[k];
     // Double precision, rounded: properly range-reduced at positions near 2^20, and the same on every machine.

@@ -31,7 +31,7 @@ const std::vector<uint32_t> kPlain = {0x3f800000, 0x3f3ff911, 0x3f0ff59a, 0x3ed7
 TEST(RopeTable, BitPatterns) {
   const ModelConfig c = released();
   for (bool compressed : {false, true}) {
-    const RopeTable table(c, compressed);
+    RopeTable table(c, compressed);
     const std::vector<uint32_t>& want = compressed ? kCompressed : kPlain;
     ASSERT_EQ(table.pairs(), 32);
     for (size_t k = 0; k < 32; ++k)
@@ -57,9 +57,10 @@ TEST(RopeTable, YarnBlend) {
 TEST(RopeTable, AnglesAreRoundedProducts) {
   const ModelConfig c = released();
   for (bool compressed : {false, true}) {
-    const RopeTable table(c, compressed);
+    RopeTable table(c, compressed);
     for (int64_t position :
-         {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{65535}, int64_t{65537}, int64_t{100003}, int64_t{1048575}}) {
+         {int64_t{0}, int64_t{1}, int64_t{127}, int64_t{65535}, int64_t{65536}, int64_t{65537}, int64_t{100003}, int64_t{1048575},
+          int64_t{127}, int64_t{65535}, int64_t{126}, int64_t{0}, int64_t{65537}}) {  // kept ones again, too
       std::vector<float> cosine(32), sine(32);
       table.fill(position, cosine.data(), sine.data());
       for (size_t k = 0; k < 32; ++k) {
