@@ -8,6 +8,8 @@
 namespace deepinfer {
 namespace {
 
+__extension__ using Wide = unsigned __int128;
+
 bool is_prime(int64_t n) {
   if (n < 4) return n > 1;
   if (n % 2 == 0) return false;
@@ -61,8 +63,6 @@ class NumpyRng {
   }
 
  private:
-  __extension__ using Wide = unsigned __int128;
-
   void step() {
     const Wide multiplier = (static_cast<Wide>(2549297995355413924ULL) << 64) | 4865540595714422341ULL;
     state_ = state_ * multiplier + increment_;
@@ -108,6 +108,14 @@ class NumpyRng {
   Wide increment_ = 0;
 };
 
+// x % n without a division, of which a prompt's tokens would have some 50 each. `inverse`: (2^64 - 1) / n; with it the quotient
+// is too small by two at most.
+uint64_t remainder(uint64_t x, uint64_t n, uint64_t inverse) {
+  uint64_t rest = x - static_cast<uint64_t>(static_cast<Wide>(x) * inverse >> 64) * n;
+  while (rest >= n) rest -= n;
+  return rest;
+}
+
 }  // namespace
 
 EngramHash::EngramHash(const ModelConfig& config, int32_t pad)
@@ -128,6 +136,9 @@ EngramHash::EngramHash(const ModelConfig& config, int32_t pad)
     }
     std::vector<int64_t> offsets(primes.size(), 0);
     for (size_t i = 1; i < primes.size(); ++i) offsets[i] = offsets[i - 1] + primes[i - 1];
+    std::vector<uint64_t> inverses;
+    for (const int64_t prime : primes) inverses.push_back(std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(prime));
+    inverses_.push_back(std::move(inverses));
     primes_.push_back(std::move(primes));
     offsets_.push_back(std::move(offsets));
 
@@ -142,6 +153,7 @@ EngramHash::EngramHash(const ModelConfig& config, int32_t pad)
 
 void EngramHash::rows(int64_t slot, std::span<const int32_t> history, int64_t* rows) const {
   const auto& primes = primes_[static_cast<size_t>(slot)];
+  const auto& inverses = inverses_[static_cast<size_t>(slot)];
   const auto& offsets = offsets_[static_cast<size_t>(slot)];
   const auto& multipliers = multipliers_[static_cast<size_t>(slot)];
   uint64_t rolling = 0;
@@ -155,7 +167,8 @@ void EngramHash::rows(int64_t slot, std::span<const int32_t> history, int64_t* r
     if (back == 0) continue;
     for (int64_t head = 0; head < heads_; ++head) {
       const auto column = static_cast<size_t>((back - 1) * heads_ + head);
-      rows[column] = static_cast<int64_t>(rolling % static_cast<uint64_t>(primes[column])) + offsets[column];
+      rows[column] =
+          static_cast<int64_t>(remainder(rolling, static_cast<uint64_t>(primes[column]), inverses[column])) + offsets[column];
     }
   }
 }

@@ -32,6 +32,7 @@ class EngramHash {
   int64_t columns_;
   int32_t pad_;
   std::vector<std::vector<int64_t>> primes_;
+  std::vector<std::vector<uint64_t>> inverses_;  ///< of the primes: (2^64 - 1) / prime
   std::vector<std::vector<int64_t>> offsets_;
   std::vector<std::vector<int64_t>> multipliers_;  ///< [slot][look-back]
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <type_traits>
 
 #include "ops/cuda/cuda_check.h"
@@ -91,17 +92,31 @@ __global__ void pool_kernel(const float* const* kv, const float* const* gate, in
   latent[at] = narrow(kv[2 * g][c] * (e0 / (e0 + e1)) + kv[2 * g + 1][c] * (e1 / (e0 + e1)));
 }
 
-// 4 columns a thread.
-__global__ void gather_kernel(const EngramTable table, const int64_t* ids, int64_t count, bf16* e) {
+// kColumns columns a thread at a time. Rows mostly come from the host's memory, which more threads than these do not make faster:
+// few blocks, so that other kernels find room beside them.
+template <int kColumns>
+__global__ void __launch_bounds__(kThreads) gather_kernel(const EngramTable table, const int64_t* ids, int64_t count, bf16* e) {
   take_turn();
-  const int64_t at = thread_index() * 4;
-  if (at >= count) return;
-  const int64_t id = ids[at / table.dim];
-  const int64_t d = at % table.dim;
-  const uint32_t v = __ldg(reinterpret_cast<const uint32_t*>(table.values + id * table.dim + d));
-  const float scale = e8m0_value(__ldg(table.scales + id * (table.dim / kScaleGroup) + d / kScaleGroup));
-  *reinterpret_cast<uint2*>(e + at) = make_uint2(narrow_pair(e4m3_value(v & 255) * scale, e4m3_value(v >> 8 & 255) * scale),
-                                                 narrow_pair(e4m3_value(v >> 16 & 255) * scale, e4m3_value(v >> 24) * scale));
+  using Codes = std::conditional_t<kColumns == 16, uint4, uint32_t>;
+  union {
+    Codes all;
+    uint32_t words[kColumns / 4];
+  } v;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads * kColumns;
+#pragma unroll 2
+  for (int64_t at = thread_index() * kColumns; at < count; at += step) {
+    const int64_t id = ids[at / table.dim];
+    const int64_t d = at % table.dim;
+    v.all = __ldg(reinterpret_cast<const Codes*>(table.values + id * table.dim + d));
+    const float scale = e8m0_value(__ldg(table.scales + id * (table.dim / kScaleGroup) + d / kScaleGroup));
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const uint32_t w = v.words[i];
+      reinterpret_cast<uint2*>(e + at)[i] =
+          make_uint2(narrow_pair(e4m3_value(w & 255) * scale, e4m3_value(w >> 8 & 255) * scale),
+                     narrow_pair(e4m3_value(w >> 16 & 255) * scale, e4m3_value(w >> 24) * scale));
+    }
+  }
 }
 
 // One block a (row, stream).
@@ -186,7 +201,15 @@ void compress_pool(const float* const* kv, const float* const* gate, int64_t gro
 void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e, LaunchStream& stream) {
   const int64_t count = rows * columns * table.dim;
   if (count == 0) return;
-  stream.launch(gather_kernel, blocks(count / 4), kThreads, 0, table, ids, count, e);
+  constexpr unsigned kMostBlocks = 2 * 132;
+  const auto launch = [&](auto kernel, int64_t each) {
+    stream.launch(kernel, std::min(blocks(count / each), kMostBlocks), kThreads, 0, table, ids, count, e);
+  };
+  if (table.dim % 16 == 0 && reinterpret_cast<uintptr_t>(table.values) % 16 == 0) {
+    launch(gather_kernel<16>, 16);
+  } else {
+    launch(gather_kernel<4>, 4);
+  }
 }
 
 void engram_gate(const bf16* kv, const bf16* q_weight, const bf16* k_weight, const uint8_t* image, float eps, int64_t rows,
