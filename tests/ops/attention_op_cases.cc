@@ -245,7 +245,8 @@ std::vector<OpCase> large_attention_op_cases() {
       attention_case({8, 512, 257, 16, {1, 9}}),
       attention_case({64, 512, 128, 0, {1, 9, 33}}),  // windows alone
       attention_case({70, 512, 100, 0, {1, 9}}),
-      attention_case({5, 512, 30, 40, {1, 140}}),  // more rows than an H200 has multiprocessors
+      attention_case({5, 512, 30, 40, {1, 140}}),   // more rows than an H200 has multiprocessors
+      attention_case({2, 512, 90, 140, {9, 270}}),  // and more than twice as many, of one to four tiles
       attention_case({8, 512, 70, 90, {1, 9}, 0, 2}),
       // Not 5 bytes: with those inputs one probability lies 3e-7 from where bf16 rounds the other way, kernels have the value of
       // double precision there, and the reference, whose scores are floats, has not: 57 values of one head are a step away.

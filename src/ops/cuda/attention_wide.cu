@@ -92,39 +92,47 @@ struct WidenStep {
   }
 };
 
-// Where the keys of an item lie that this warp will widen; the last one is repeated to the end of its tile. All addresses of
-// lists and of pages are asked for at once.
+// Where the keys of an item lie that this warp will widen: entries of the list, the last one repeated to the end of its tile.
+// First a lane asks for rows that were chosen, which come to the places of what is made of them a step later: nobody waits for
+// both.
+constexpr int kListStep = 3;  // of a query, in which the next one's rows are listed, or else in its last
+template <typename Each>
+__device__ void each_listed(int half, int count, const Each& each) {
+  // Places are computed here, not kept in registers from query to query.
+  const int thread = thread_read_anew();
+  const int first = thread % kWarp / 8 * kTileKeys + half * 32 + thread % kWarpgroup / kWarp * 8 + thread % 8;
+#pragma unroll
+  for (int at = first; at < first + kMostKeys; at += kWarp / 8 * kTileKeys)
+    if (at < tiles_of(count) * kTileKeys) each(at, min(at, count - 1));
+}
+__device__ void ask_chosen(WideAttentionShared& s, const WideWork& work, int half, int item, int number) {
+  if (item >= items_of(work)) return;
+  const AttentionQuery& a = work.queries[item / work.groups];
+  const int window = window_of(a);
+  __syncwarp();  // all lanes have read what was there
+  each_listed(half, count_of(a), [&](int at, int entry) {
+    if (entry >= window) copy_word_async(shared_address(&s.rows[number % 2][at]), a.chosen + (entry - window));
+  });
+  commit_copies();
+}
 __device__ void list_rows(WideAttentionShared& s, const WideWork& work, int half, int item, int number) {
   if (item >= items_of(work)) return;
   const AttentionQuery& a = work.queries[item / work.groups];
   const int window = window_of(a);
   const int count = count_of(a);
-  constexpr int kEach = (kMostKeys / kTileKeys * 8 + kWarp - 1) / kWarp;
-  // Places are computed here, not kept in registers from query to query.
-  const int thread = thread_read_anew();
-  const int lane = thread % kWarp;
-  const int first = half * 32 + thread % kWarpgroup / kWarp * 8 + lane % 8;
-  int at[kEach];
-  uint32_t chosen[kEach] = {};
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    at[k] = (k * (kWarp / 8) + lane / 8) * kTileKeys + first;
-    const int entry = min(at[k], count - 1);
-    if (entry >= window) chosen[k] = static_cast<uint32_t>(a.chosen[entry - window]);
-  }
-  const uint8_t* rows[kEach];
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) rows[k] = min(at[k], count - 1) >= window ? page_of(a, chosen[k]) : nullptr;
-  __syncwarp();  // all lanes have read what was there
-#pragma unroll
-  for (int k = 0; k < kEach; ++k) {
-    const int entry = min(at[k], count - 1);
-    const uint8_t* row = entry >= window ? row_in_page(a, rows[k], chosen[k]) : window_row(a, entry);
-    if (at[k] < tiles_of(count) * kTileKeys) s.rows[number % 2][at[k]] = row;
-  }
+  wait_copies<0>();
+  each_listed(half, count, [&](int at, int entry) {
+    const uint8_t*& row = s.rows[number % 2][at];
+    if (entry >= window) {
+      const uint32_t chosen = *reinterpret_cast<const uint32_t*>(&row);
+      row = row_in_page(a, page_of(a, chosen), chosen);
+    } else {
+      row = window_row(a, entry);
+    }
+  });
   __syncwarp();
   // Its queries will be wanted next.
-  if (thread == kValueGroups * kWarpgroup) {
+  if (thread_read_anew() == kValueGroups * kWarpgroup) {
     const WideItem own(work, item);
     fetch_ahead(reinterpret_cast<const uint8_t*>(work.q + own.offset(work)), int64_t{own.own_heads} * kWideDim * 2);
   }
@@ -146,6 +154,7 @@ __device__ void load_step(const WideAttentionShared& s, const WidenStep& step, i
 // One half of every tile's keys.
 __device__ void widen_tiles(WideAttentionShared& s, const WideWork& work, int half) {
   WidenStep now(work);
+  ask_chosen(s, work, half, now.item, 0);
   list_rows(s, work, half, now.item, 0);
   WidePiece pieces[kPieces] = {};
   if (now.there(work)) load_step(s, now, half, 0, pieces);
@@ -157,7 +166,8 @@ __device__ void widen_tiles(WideAttentionShared& s, const WideWork& work, int ha
   while (now.there(work)) {
     WidenStep next = now;
     next.next(work);
-    const bool alone = now.steps == 0 && next.number != now.number;  // the next one's rows are not listed yet
+    const bool ends = next.number != now.number;
+    const bool late = ends && now.steps <= kListStep;  // the next one's rows are not listed yet
     const int buffer = turn % kBuffers;
     // What has come makes room for the next step's. A wait for one load is one for those behind it, too, as few counters as there
     // are; so nothing is asked for before everything has come. The compiler does not know that `none` is 0.
@@ -168,7 +178,10 @@ __device__ void widen_tiles(WideAttentionShared& s, const WideWork& work, int ha
       come[n] = pieces[n];
       none |= come[n].data[0].x | come[n].data[1].x | come[n].scales;
     }
-    if (!alone && next.there(work)) load_step(s, next, half, none & work.none, pieces);
+    if (now.steps == kListStep - 1 || (ends && now.steps < kListStep))
+      ask_chosen(s, work, half, now.item + static_cast<int>(gridDim.x), now.number + 1);
+    if (now.steps == kListStep || late) list_rows(s, work, half, now.item + static_cast<int>(gridDim.x), now.number + 1);
+    if (next.there(work)) load_step(s, next, half, none & work.none, pieces);
     if (now.second == 0 && turn >= kBuffers) barrier_wait(&s.empty[buffer][half], static_cast<uint32_t>(turn / kBuffers - 1) & 1);
     const bool window = in_window(now, half);
     forget_uses(place);
@@ -185,10 +198,6 @@ __device__ void widen_tiles(WideAttentionShared& s, const WideWork& work, int ha
       __syncwarp();
       if (lane_index() == 0) barrier_arrive(&s.full[buffer]);
       ++turn;
-    }
-    if (now.steps == 0) {
-      list_rows(s, work, half, now.item + static_cast<int>(gridDim.x), now.number + 1);
-      if (alone && next.there(work)) load_step(s, next, half, 0, pieces);
     }
     now = next;
   }

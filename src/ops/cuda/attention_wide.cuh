@@ -45,38 +45,33 @@ struct EightsPlace {
 __device__ constexpr EightsPlace eights_place(uint32_t quarter, uint32_t s, uint32_t odd, uint32_t half) {
   return {quarter * 2 + s / 2, (s % 2 * 2 + odd) * 2 + half};
 }
-__device__ inline uint8_t* place_in(uint8_t* rows, uint32_t row, const EightsPlace& at) {
-  return rows + at.block * kBlockBytes + swizzled_piece(row, at.piece);
-}
 
-// Half of the dims of all heads' queries, by a warpgroup; heads that are not there are zero.
+// Half of the dims of all heads' queries, by a warpgroup, 64 dims a warp; heads that are not there are zero. Two dims at a time,
+// as products want them.
 __device__ inline void bring_queries(const bf16* q, int own_heads, int half, uint8_t* queries) {
-  constexpr int kTogether = 4;
   // Places are computed here, not kept in registers from query to query.
-  const int thread = thread_read_anew() % kWarpgroup;
-  const int lane = thread % kWarp;
-  const int warp = thread / kWarp;
-  const auto s = static_cast<uint32_t>(lane / 8);
+  const auto thread = static_cast<uint32_t>(thread_read_anew());
+  const uint32_t part = static_cast<uint32_t>(half) * 4 + thread % kWarpgroup / kWarp;
+  const uint32_t word = thread % 4;
+  const EightsPlace at = eights_place(part / 2, thread / 4 % 4, word % 2, part % 2);
+  uint8_t* to = queries + at.block * kBlockBytes + thread / 16 % 2 * 8 + word / 2 * 4;
+  const bf16* from = q + part * 64 + thread % kWarp * 2;
 #pragma unroll 1
-  for (int first = half * 8; first < half * 8 + 8; first += kTogether) {
-    uint4 v[kTogether][2];
+  for (int first = 0; first < kWideHeads; first += 8) {
 #pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const int head = warp * 16 + k % 2 * 8 + lane % 8;
-      const bf16* from = q + head * kWideDim + (first + k) / 2 * 64 + lane / 8 * 8;
-#pragma unroll
-      for (int t = 0; t < 2; ++t) v[k][t] = head < own_heads ? load_again(from + t * 32) : make_uint4(0, 0, 0, 0);
+    for (uint32_t head = 0; head < 8; ++head) {
+      uint8_t* place = to + swizzled_piece(head, at.piece);
+      if (first + static_cast<int>(head) < own_heads) {
+        copy_word_async(shared_address(place), from + head * kWideDim);
+      } else {
+        *reinterpret_cast<uint32_t*>(place) = 0;
+      }
     }
-#pragma unroll
-    for (int k = 0; k < kTogether; ++k) {
-      const auto head = static_cast<uint32_t>(warp * 16 + k % 2 * 8 + lane % 8);
-      const auto part = static_cast<uint32_t>(first + k) / 2;  // 64 dims
-      const uint4& a = v[k][0];
-      const uint4& b = v[k][1];
-      *reinterpret_cast<uint4*>(place_in(queries, head, eights_place(part / 2, s, 0, part % 2))) = make_uint4(a.x, a.z, b.x, b.z);
-      *reinterpret_cast<uint4*>(place_in(queries, head, eights_place(part / 2, s, 1, part % 2))) = make_uint4(a.y, a.w, b.y, b.w);
-    }
+    to += kEightRows;
+    from += 8 * kWideDim;
   }
+  commit_copies();
+  wait_copies<0>();
 }
 
 // What a lane widens at a time: 64 dims of a compressed key, or 32 of one of the window.
