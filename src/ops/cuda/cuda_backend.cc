@@ -15,6 +15,7 @@
 #include "ops/cuda/cuda_memory.h"
 #include "ops/cuda/cuda_stream.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/experts_few.h"
 #include "ops/cuda/index.h"
 #include "ops/cuda/kernel_choices.h"
 #include "ops/cuda/products.h"
@@ -42,8 +43,9 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
         recorder_(&main_, &staging_),
         tables_(&staging_),
         memory_(&main_, &staging_, &recorder_) {
-    arrived_ = static_cast<int32_t*>(cuda::allocate_device(sizeof(int32_t)));
-    main_.fill(arrived_, 0, sizeof(int32_t));
+    constexpr size_t kArrived = (kArrivedOfRouter + cuda::kMostArrived) * sizeof(int32_t);
+    arrived_ = static_cast<int32_t*>(cuda::allocate_device(kArrived));
+    main_.fill(arrived_, 0, kArrived);
   }
   ~CudaBackend() override {
     cudaStreamSynchronize(main_);
@@ -345,7 +347,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     if (rows == 0) return;
     const cuda::ExpertPlan plan = plan_of(args, rows);
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
-    if (launches_experts(args, routed, rows, plan)) cuda::run_experts(args, routed, rows, plan, *launches_);
+    const cuda::FewScratch few = few_scratch(args, rows, plan);
+    if (launches_experts(args, routed, rows, plan)) cuda::run_experts(args, routed, rows, plan, few, false, *launches_);
   }
   void routed_experts(const RouteArgs& routing, const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
@@ -359,10 +362,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     bool launched = recorder_.launches("routed", routing.v, routing.gate, routing.bias, routing.bias_vl, routing.image,
                                        routing.normalize, routing.scale, routing.temperature, routing.experts, routing.weights,
                                        rows, logits, routing.counts, routing.counted);
+    const cuda::FewScratch few = few_scratch(args, rows, plan);
     launched = launches_experts(args, routed, rows, plan) && launched;
     if (!launched) return;
-    cuda::route_few(routing, rows, plan, logits, arrived_, *launches_);
-    cuda::run_experts(args, routed, rows, plan, *launches_, true);
+    cuda::route_few(routing, rows, plan, few.parts != nullptr, logits, arrived_, *launches_);
+    cuda::run_experts(args, routed, rows, plan, few, true, *launches_);
   }
 
   // Scratch of a step's experts, cut as it is cut.
@@ -386,6 +390,11 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     plan.hidden = pair_hidden_.get<bf16>(room.hidden_values);
     plan.output = pair_output_.get<bf16>(room.output_values);
     return plan;
+  }
+  // Of hidden values by experts_few.cu, if that takes them.
+  cuda::FewScratch few_scratch(const ExpertsArgs& args, int64_t rows, const cuda::ExpertPlan& plan) {
+    if (!features_.few_rows || !cuda::pays_few_hidden(args, plan) || !cuda::takes_few_hidden(args, rows, plan)) return {};
+    return {hidden_parts_.get<float>(cuda::few_hidden_parts(args, plan)), arrived_ + kArrivedOfRouter};
   }
   bool launches_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const cuda::ExpertPlan& plan) {
     return recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
@@ -536,6 +545,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     }
   }
 
+  static constexpr int64_t kArrivedOfRouter = 32;
   /// What a block asks for ahead of each of the shared expert's weights.
   static constexpr int64_t kSharedFetch = int64_t{64} << 10;
   /// Keys of the longest query are rounded up to this: steps whose contexts still grow come in fewer shapes.
@@ -560,8 +570,8 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   cuda::Scratch mix_, quantized_, widened_, split_parts_, logits_, draft_inputs_, draw_found_;
   cuda::Scratch scores_, weights_, totals_;
   cuda::Scratch ranks_, block_ranks_, levels_, lists_, histogram_, counts_;
-  cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_;
-  int32_t* arrived_ = nullptr;  ///< of route_few
+  cuda::Scratch pair_token_, pair_weight_, pair_of_, tiles_, pair_hidden_, pair_output_, hidden_parts_;
+  int32_t* arrived_ = nullptr;  ///< of route_few, and behind it those of few_scratch
   std::vector<cuda::IndexRow> index_rows_;
   std::vector<AttentionQuery> attention_rows_;
   std::vector<cuda::SampleRow> sample_rows_;

@@ -4,6 +4,7 @@
 #include "ops/cuda/cuda_check.h"
 #include "ops/cuda/expert_math.cuh"
 #include "ops/cuda/expert_plan.h"
+#include "ops/cuda/experts_few.h"
 #include "ops/cuda/launch_order.cuh"
 #include "ops/cuda/products.h"
 #include "ops/cuda/segments.cuh"
@@ -207,27 +208,33 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   }
 }
 
+void check_shared(size_t bytes) {
+  if (bytes > 220 << 10) cuda_failed(__FILE__, __LINE__, "experts", "too many columns");
+}
+
+template <WeightFormat kRouted, int kTiles>
+void launch_outputs(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
+  const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
+  const auto panels = static_cast<unsigned>((args.shared_w2.out + kPanelRows - 1) / kPanelRows);
+  const int64_t segments = segment_count(args.shared_w2.in);
+  const size_t bytes = static_cast<size_t>(part_floats(segments, kTiles)) * sizeof(float);
+  check_shared(bytes);
+  stream.launch(output_kernel<kRouted, kTiles>, dim3(panels, static_cast<unsigned>(plan.tile_count)),
+                static_cast<unsigned>(segment_warps(segments, 5) * kWarp), bytes, routed, shared,
+                static_cast<int>(args.routed.size()), plan);
+}
+
 template <WeightFormat kRouted, int kTiles>
 void launch(const ExpertsArgs& args, const ExpertWeights* routed, const ExpertPlan& plan, LaunchStream& stream) {
   const SharedExpert shared{args.shared_w1, args.shared_w2, args.shared_w3};
-  const auto experts = static_cast<int>(args.routed.size());
-  const auto check = [](size_t bytes) {
-    if (bytes > 220 << 10) cuda_failed(__FILE__, __LINE__, "experts", "too many columns");
-  };
-  const auto blocks = [&](int64_t out) {
-    return dim3(static_cast<unsigned>((out + kPanelRows - 1) / kPanelRows), static_cast<unsigned>(plan.tile_count));
-  };
-  const int64_t in_segments = segment_count(args.shared_w1.in);
-  const size_t in_bytes = static_cast<size_t>(2 * part_floats(in_segments, kTiles)) * sizeof(float);
-  check(in_bytes);
-  stream.launch(hidden_kernel<kRouted, kTiles>, blocks(args.shared_w1.out),
-                static_cast<unsigned>(2 * segment_warps(in_segments, 4) * kWarp), in_bytes, routed, shared, experts,
-                args.swiglu_limit, plan);
-  const int64_t out_segments = segment_count(args.shared_w2.in);
-  const size_t out_bytes = static_cast<size_t>(part_floats(out_segments, kTiles)) * sizeof(float);
-  check(out_bytes);
-  stream.launch(output_kernel<kRouted, kTiles>, blocks(args.shared_w2.out),
-                static_cast<unsigned>(segment_warps(out_segments, 5) * kWarp), out_bytes, routed, shared, experts, plan);
+  const auto panels = static_cast<unsigned>((args.shared_w1.out + kPanelRows - 1) / kPanelRows);
+  const int64_t segments = segment_count(args.shared_w1.in);
+  const size_t bytes = static_cast<size_t>(2 * part_floats(segments, kTiles)) * sizeof(float);
+  check_shared(bytes);
+  stream.launch(hidden_kernel<kRouted, kTiles>, dim3(panels, static_cast<unsigned>(plan.tile_count)),
+                static_cast<unsigned>(2 * segment_warps(segments, 4) * kWarp), bytes, routed, shared,
+                static_cast<int>(args.routed.size()), args.swiglu_limit, plan);
+  launch_outputs<kRouted, kTiles>(args, routed, plan, stream);
 }
 
 template <WeightFormat kRouted>
@@ -282,6 +289,11 @@ void arrange_panels(uint8_t* codes, uint8_t* scales, int64_t out, int64_t in, ui
 
 void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan, LaunchStream& stream,
                  bool planned) {
+  run_experts(args, routed, rows, plan, {}, planned, stream);
+}
+
+void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
+                 const FewScratch& few, bool planned, LaunchStream& stream) {
   if (rows == 0) return;
   const int64_t hidden = args.shared_w1.in;
   if (!planned) sort_pairs(args, rows, plan, stream);
@@ -294,7 +306,10 @@ void run_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t r
       quantize_rows(args.v, rows, hidden, InputOrder::kWideFp8, plan.input + plan.input_values / 2, stream);
     }
   }
-  if (plan.arranged) {
+  if (few.parts != nullptr) {
+    multiply_hidden_few(args, routed, rows, plan, few, planned, stream);
+    launch_outputs<WeightFormat::kFp4Panels, 1>(args, routed, plan, stream);
+  } else if (plan.arranged) {
     launch_products<WeightFormat::kFp4Panels>(args, routed, plan, stream);
   } else {
     launch_products<WeightFormat::kFp4>(args, routed, plan, stream);

@@ -28,5 +28,20 @@ __device__ inline int take_number(int32_t* count) {
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(number) : "l"(count) : "memory");
   return number;
 }
+/// The same of `own` that come together.
+__device__ inline int take_numbers(int32_t* count, int own) {
+  int number;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(number) : "l"(count), "r"(own) : "memory");
+  return number;
+}
+/// take_number among the threads of a block; `count` is in shared memory.
+__device__ inline int take_number_of_block(int* count) {
+  int number;
+  asm volatile("atom.acq_rel.cta.shared::cta.add.s32 %0, [%1], 1;"
+               : "=r"(number)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(count)))
+               : "memory");
+  return number;
+}
 
 }  // namespace deepinfer::cuda

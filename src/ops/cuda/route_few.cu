@@ -29,6 +29,7 @@ struct Routing {
   int rows = 0;
   int panels = 0;              // of the gate
   float* logits = nullptr;     // [rows, experts]
+  bool alone = false;          // the next kernel reads what is older than this one before it waits
   int32_t* arrived = nullptr;  // blocks that have written theirs; 0 before and after
 };
 
@@ -79,7 +80,7 @@ __device__ void keep_segment(const bf16* x, int64_t stride, int rows, int first,
 
 // Grid: panels of the gate, then blocks that round inputs.
 __global__ void __launch_bounds__(kThreads, 1) routed_kernel(const __grid_constant__ Routing r) {
-  let_next_begin();
+  if (!r.alone) let_next_begin();
   constexpr WeightFormat kFormat = WeightFormat::kBf16;
   constexpr int kChunk = chunk_columns(kFormat);
   constexpr int kChunks = kSegment / kChunk;
@@ -113,6 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1) routed_kernel(const __grid_consta
     if (thread == 0) fetch_ahead(reinterpret_cast<const uint8_t*>(r.args.bias), experts * 4 / 16 * 16);
   }
   wait_for_earlier();
+  if (r.alone) let_next_begin();
   if (!multiplies) return quantize_inputs<kThreads>(r.args.v, r.rows * r.plan.input_columns, block - r.panels, r.plan.input);
   const int counted_rows = r.args.counts != nullptr ? *r.args.counted : 0;
   const Layout layout = layout_of(r.rows, columns, experts, topk);
@@ -186,7 +188,7 @@ bool takes_few_routed(const RouteArgs& args, const ExpertsArgs& experts, int64_t
          layout_of(args, rows).bytes <= kMostShared;
 }
 
-void route_few(const RouteArgs& args, int64_t rows, const ExpertPlan& plan, float* logits, int32_t* arrived,
+void route_few(const RouteArgs& args, int64_t rows, const ExpertPlan& plan, bool alone, float* logits, int32_t* arrived,
                LaunchStream& stream) {
   Routing r;
   r.args = args;
@@ -194,9 +196,10 @@ void route_few(const RouteArgs& args, int64_t rows, const ExpertPlan& plan, floa
   r.plan = plan;
   r.rows = static_cast<int>(rows);
   r.panels = static_cast<int>((args.gate.out + kHalfPanelRows - 1) / kHalfPanelRows);
+  r.alone = alone;
   r.logits = logits;
   r.arrived = arrived;
-  const int64_t rounding = quantizing_blocks<kThreads>(rows * plan.input_columns);
+  const int64_t rounding = alone ? 0 : quantizing_blocks<kThreads>(rows * plan.input_columns);
   stream.launch(routed_kernel, static_cast<unsigned>(r.panels + rounding), kThreads, layout_of(args, rows).bytes, r);
 }
 

@@ -139,7 +139,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaRouted,
                                            Shape{576, 64, 40, 6, true, true, true, false},
                                            Shape{1088, 32, 384, 6, true, false, false, false},
                                            Shape{320, 64, 419, 8, false, true, true, true},
-                                           Shape{7200, 32, 20, 1, false, true, true, false}));
+                                           Shape{7200, 32, 20, 1, false, true, true, false},
+                                           Shape{5120, 2304, 30, 6, false, true, true, false}));
 
 }  // namespace
 }  // namespace deepinfer

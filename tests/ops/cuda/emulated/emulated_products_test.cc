@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "ops/backends.h"
 #include "ops/cuda/emulated/device.h"
 #include "ops/cuda/experts.h"
+#include "ops/cuda/experts_few.h"
 #include "ops/cuda/products.h"
 #include "ops/cuda/widened_layout.h"
 #include "ops/op_compare.h"
@@ -75,12 +77,13 @@ class Guarded {
 constexpr int kStreamed = -1;
 constexpr int kWidened = -2;
 constexpr int kMixed = -3;
+constexpr int kFewExperts = -4;
 
 /// The reference, but for matrix products of FP8 and FP4, whose scales are guarded.
 class EmulatedProducts final : public WrappedBackend {
  public:
   /// `tile_inputs`: of staged experts; 0: not staged; kStreamed: streamed ones; kWidened: dense products are; kMixed:
-  /// dense products with weights widened in registers and inputs in order.
+  /// dense products with weights widened in registers and inputs in order; kFewExperts: hidden values by experts_few.cu.
   /// `shared_apart`: staged experts' shared one by widened products.
   EmulatedProducts(int tile_inputs, bool arranged, bool shared_apart = false)
       : WrappedBackend(make_reference_backend(pool())),
@@ -150,7 +153,12 @@ class EmulatedProducts final : public WrappedBackend {
       fits_ = cuda::widened_shared(args, rows, plan).fits;
       if (!fits_) std::abort();
     }
-    cuda::run_experts(args, routed.data(), rows, plan, stream_);
+    if (tile_inputs_ != kFewExperts) return cuda::run_experts(args, routed.data(), rows, plan, stream_);
+    if (!cuda::takes_few_hidden(args, rows, plan)) std::abort();
+    std::vector<float> parts(static_cast<size_t>(cuda::few_hidden_parts(args, plan)), NAN);
+    std::vector<int32_t> arrived(cuda::kMostArrived);
+    cuda::run_experts(args, routed.data(), rows, plan, {parts.data(), arrived.data()}, false, stream_);
+    if (std::any_of(arrived.begin(), arrived.end(), [](int32_t v) { return v != 0; })) std::abort();
   }
 
   int staged_calls() const { return staged_calls_; }
@@ -424,6 +432,25 @@ TEST(StreamedExperts, AreCloseToTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(All, StreamedExpertShapes, ::testing::ValuesIn(kStreamedShapes),
                          [](const auto& param) { return std::string(param.param.name); });
+
+// Steps of few rows: fewer panels than blocks, several and more of them, segments of one and more stages, experts in common,
+// scales that need two factors.
+TEST(FewExperts, HaveTheBitsOfTheOthers) {
+  for (const ExpertShape& shape : {ExpertShape{"one_stage", 256, 64, 3, 1, 1, kFewExperts},
+                                   {"stages", 768, 96, 6, 3, 2, kFewExperts},
+                                   {"inner", 512, 2304, 4, 2, 2, kFewExperts},
+                                   {"columns", 5120, 288, 8, 6, 2, kFewExperts},
+                                   {"experts", 1024, 576, 20, 6, 2, kFewExperts},
+                                   {"large_scales", 1280, 512, 6, 3, 2, kFewExperts, 140}}) {
+    SCOPED_TRACE(shape.name);
+    const RunRows run = expert_case(shape).make();
+    EmulatedProducts plain(0, false), few(kFewExperts, true);
+    for (int64_t rows = 1; rows <= shape.rows; ++rows) {
+      SCOPED_TRACE(rows);
+      ASSERT_NO_FATAL_FAILURE(expect_same(run(few, 0, rows), run(plain, 0, rows), 0, rows));
+    }
+  }
+}
 
 struct ProductShape {
   const char* name;

@@ -67,6 +67,7 @@ inline float __uint_as_float(uint32_t u) { return std::bit_cast<float>(u); }
 inline uint32_t __float_as_uint(float f) { return std::bit_cast<uint32_t>(f); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline int __popc(uint32_t v) { return std::popcount(v); }
+inline int __ffs(int v) { return v == 0 ? 0 : std::countr_zero(static_cast<uint32_t>(v)) + 1; }
 inline int __clz(int v) { return std::countl_zero(static_cast<uint32_t>(v)); }
 template <typename T>
 T __ldg(const T* p) {

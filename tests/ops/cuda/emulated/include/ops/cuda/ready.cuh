@@ -13,5 +13,10 @@ inline void wait_done(const int32_t* count, int wanted) {
   if (*count != wanted) std::abort();
 }
 inline int take_number(int32_t* count) { return (*count)++; }
+inline int take_numbers(int32_t* count, int own) {
+  *count += own;
+  return *count - own;
+}
+inline int take_number_of_block(int* count) { return (*count)++; }
 
 }  // namespace deepinfer::cuda
