@@ -348,7 +348,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
     const cuda::ExpertPlan plan = plan_of(args, rows);
     const ExpertWeights* routed = tables_.get(args.routed.data(), static_cast<int64_t>(args.routed.size()));
     const cuda::FewScratch few = few_scratch(args, rows, plan);
-    if (launches_experts(args, routed, rows, plan)) cuda::run_experts(args, routed, rows, plan, few, false, *launches_);
+    if (launches_experts(args, routed, rows, plan, few)) cuda::run_experts(args, routed, rows, plan, few, false, *launches_);
   }
   void routed_experts(const RouteArgs& routing, const ExpertsArgs& args, int64_t rows) override {
     if (rows == 0) return;
@@ -363,7 +363,7 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
                                        routing.normalize, routing.scale, routing.temperature, routing.experts, routing.weights,
                                        rows, logits, routing.counts, routing.counted);
     const cuda::FewScratch few = few_scratch(args, rows, plan);
-    launched = launches_experts(args, routed, rows, plan) && launched;
+    launched = launches_experts(args, routed, rows, plan, few) && launched;
     if (!launched) return;
     cuda::route_few(routing, rows, plan, few.parts != nullptr, logits, arrived_, *launches_);
     cuda::run_experts(args, routed, rows, plan, few, true, *launches_);
@@ -393,13 +393,16 @@ class CudaBackend final : public Backend, public cuda::StreamOwner {
   }
   // Of hidden values by experts_few.cu, if that takes them.
   cuda::FewScratch few_scratch(const ExpertsArgs& args, int64_t rows, const cuda::ExpertPlan& plan) {
-    if (!features_.few_rows || !cuda::pays_few_hidden(args, plan) || !cuda::takes_few_hidden(args, rows, plan)) return {};
-    return {hidden_parts_.get<float>(cuda::few_hidden_parts(args, plan)), arrived_ + kArrivedOfRouter};
+    if (!features_.few_rows || !features_.arranged) return {};
+    if (recorder_.rehearses()) hidden_parts_.get<float>(cuda::few_hidden_parts(args, std::min(rows, cuda::kMostFewExperts)));
+    if (!cuda::pays_few_hidden(args, plan) || !cuda::takes_few_hidden(args, rows, plan)) return {};
+    return {hidden_parts_.get<float>(cuda::few_hidden_parts(args, rows)), arrived_ + kArrivedOfRouter};
   }
-  bool launches_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const cuda::ExpertPlan& plan) {
+  bool launches_experts(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const cuda::ExpertPlan& plan,
+                        const cuda::FewScratch& few) {
     return recorder_.launches("experts", args.v, args.experts, args.weights, args.routed.size(), args.shared_w1, args.shared_w2,
                               args.shared_w3, args.topk, args.swiglu_limit, args.y, routed, rows, plan.token, plan.weight,
-                              plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output, plan.widened);
+                              plan.pair_of, plan.tiles, plan.input, plan.hidden, plan.output, plan.widened, few.parts);
   }
 
   void engram_gather(const EngramTable& table, const int64_t* ids, int64_t rows, int64_t columns, bf16* e) override {

@@ -389,8 +389,8 @@ bool pays_few_hidden(const ExpertsArgs& args, const ExpertPlan& plan) {
   return plan.tile_count * (args.shared_w1.out / kPanelRows) * 2 * segment_count(args.shared_w1.in) >= kEnough;
 }
 
-int64_t few_hidden_parts(const ExpertsArgs& args, const ExpertPlan& plan) {
-  return plan.pairs * args.shared_w1.out * 2 * segment_count(args.shared_w1.in);
+int64_t few_hidden_parts(const ExpertsArgs& args, int64_t rows) {
+  return rows * (args.topk + 1) * args.shared_w1.out * 2 * segment_count(args.shared_w1.in);
 }
 
 void multiply_hidden_few(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,

@@ -17,7 +17,8 @@ struct FewScratch {
 /// Whether multiply_hidden_few takes a step, and whether it has enough to do to be the faster way.
 bool takes_few_hidden(const ExpertsArgs& args, int64_t rows, const ExpertPlan& plan);
 bool pays_few_hidden(const ExpertsArgs& args, const ExpertPlan& plan);
-int64_t few_hidden_parts(const ExpertsArgs& args, const ExpertPlan& plan);
+/// Floats; more for more rows.
+int64_t few_hidden_parts(const ExpertsArgs& args, int64_t rows);
 /// Hidden values of all pairs. `alone`: the kernel before has taken its turn alone, and args.v is older than it.
 void multiply_hidden_few(const ExpertsArgs& args, const ExpertWeights* routed, int64_t rows, const ExpertPlan& plan,
                          const FewScratch& few, bool alone, LaunchStream& stream);

@@ -155,7 +155,7 @@ class EmulatedProducts final : public WrappedBackend {
     }
     if (tile_inputs_ != kFewExperts) return cuda::run_experts(args, routed.data(), rows, plan, stream_);
     if (!cuda::takes_few_hidden(args, rows, plan)) std::abort();
-    std::vector<float> parts(static_cast<size_t>(cuda::few_hidden_parts(args, plan)), NAN);
+    std::vector<float> parts(static_cast<size_t>(cuda::few_hidden_parts(args, rows)), NAN);
     std::vector<int32_t> arrived(cuda::kMostArrived);
     cuda::run_experts(args, routed.data(), rows, plan, {parts.data(), arrived.data()}, false, stream_);
     if (std::any_of(arrived.begin(), arrived.end(), [](int32_t v) { return v != 0; })) std::abort();
